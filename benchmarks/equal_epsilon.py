@@ -21,7 +21,7 @@ from benchmarks import Row
 from benchmarks.accuracy import A9A, DATA, MNIST, opened, scores
 from benchmarks.opacus import missing
 from fedveil.data.load import Loaded
-from fedveil.engine.baselines import centralised
+from fedveil.engine.measure import centralised
 from fedveil.models.metrics import accuracy
 from fedveil.planning.plan import Plan
 

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.engine.evaluating import evaluated
+from fedveil.engine.study import evaluated
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import study_of

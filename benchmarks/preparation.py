@@ -25,7 +25,7 @@ from benchmarks.equal_epsilon import ALONE, Setting, opacus_accuracy
 from benchmarks.opacus import missing
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape
-from fedveil.engine.preparing import learned_from, planned_columns
+from fedveil.engine.study import learned_from, planned_for
 from fedveil.engine.train import train
 from fedveil.jobs.local import open_any_study
 from fedveil.models.metrics import accuracy
@@ -139,7 +139,7 @@ def scores(job: Job, epsilon: float) -> tuple[Plan, list[float]]:
         study, cells = open_any_study(study_of(tables, base=DATA, name=job.name))
         assert isinstance(cells, Unprepared)
         if cells.train.shape not in plans:
-            plans[cells.train.shape] = planned_columns(study, cells).plan
+            plans[cells.train.shape] = planned_for(study, cells).plan
         plan = plans[cells.train.shape]
         entropy = Entropy.from_seed(split)
         loaded = cells.loaded(learned_from(plan, cells, entropy))

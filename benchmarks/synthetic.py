@@ -27,8 +27,8 @@ from benchmarks.accuracy import DATA
 from benchmarks.preparation import ADULT_COLUMNS, Job, scores
 from fedveil.core.values import Indices
 from fedveil.data.records import Records
-from fedveil.engine.baselines import centralised
-from fedveil.engine.synthesising import measured_generator, planned_synthesis
+from fedveil.engine.measure import centralised
+from fedveil.engine.measured import measured_generator, planned_synthesis
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.models.metrics import accuracy
 from fedveil.models.spec import ModelPlan

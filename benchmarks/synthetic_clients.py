@@ -19,7 +19,7 @@ from benchmarks.accuracy import DATA
 from benchmarks.synthetic import SEEDS, adult, off
 from fedveil.core.errors import FedveilError
 from fedveil.core.values import Indices
-from fedveil.engine.synthesising import measured_generator, planned_synthesis
+from fedveil.engine.measured import measured_generator, planned_synthesis
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.study import Study

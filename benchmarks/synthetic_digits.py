@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA
-from fedveil.engine.conduct import planned_rows
 from fedveil.engine.deep_quality import trained_on
+from fedveil.engine.study import planned_for
 from fedveil.engine.train import train
 from fedveil.jobs.deep_synthesis import open_deep
 from fedveil.jobs.local import ReadTables
@@ -44,7 +44,7 @@ def tables() -> dict[str, Any]:
 def measured(seed: int) -> tuple[float, float]:
     """Return the share of test digits that a linear model of synthetic ones gets wrong, and seconds of training."""
     study, _, loaded = open_deep(ReadTables(tables(), Path(), "digits"))
-    plan = planned_rows(study, loaded)
+    plan = planned_for(study, loaded)
     start = time.process_time()
     model = train(plan, loaded.train, Entropy.from_seed(seed)).model
     took = time.process_time() - start

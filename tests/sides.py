@@ -1,7 +1,7 @@
 """The two sides of a stage as tests set them up: real sites, whoever adds up, and a run of both without a wire."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from fedveil.data.records import Records
 from fedveil.engine.train import train
 from fedveil.federation.aggregator.across import Across
 from fedveil.federation.aggregator.post import Answer
+from fedveil.federation.aggregator.trace import Trace
 from fedveil.federation.aggregator.turn import Turn
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.stages import SiteStages
@@ -20,10 +21,8 @@ from fedveil.noise.grid import rounded_normal
 from fedveil.planning.plan import Plan
 from fedveil.stages.adding import Fails, nobody_fails, plain_sum
 from fedveil.stages.protocol import HERE, Consortium, Member
-from fedveil.stages.train.acting import TrainAsking
-from fedveil.stages.train.registry import acts_of
+from fedveil.stages.train.acting import TrainAsking, Trained, acts_of
 from fedveil.stages.train.stage import Training
-from fedveil.stages.train.trained import Trained
 from fedveil.sums.seam import Summing, Whole
 from fedveil.wire.content import Content
 
@@ -111,6 +110,7 @@ class Table:
     proposals: Mapping[str, dict[str, Indices]]
     fails: Fails = nobody_fails
     run: str = "run"
+    trace: Trace = field(default_factory=Trace)
 
     def prepare(self) -> None: ...
 

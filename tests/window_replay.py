@@ -12,7 +12,7 @@ from fedveil.planning.plan import read_plan
 from fedveil.stages.train.dpsgd.answering import contribution, unit_of
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.steps import clients_of, weights_of
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import project
 
 
 def replayed(

@@ -6,16 +6,26 @@ script is looked through for addresses that a browser would fetch, and one that 
 
 import html
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
+sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads this file by its path
+from reference import PAGES
+
 _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 _DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 _FETCHED = re.compile(r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^\s>]*")
 _BY_SCRIPT = "https://unpkg.com/"  # the theme's scripts for diagrams, and for browsers of 2019: neither is used here
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fill a reference page from the code."""
+    make = PAGES.get(page.file.src_uri)
+    return markdown if make is None else markdown.replace("<!-- made from the code -->", make())
 
 
 def on_page_content(content: str, **_: Any) -> str:

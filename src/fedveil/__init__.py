@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from fedveil.certificate.certify import Certificate
     from fedveil.core.importing import allowing, give
     from fedveil.data.arrays import records_from_arrays
+    from fedveil.jobs.ask import ask
     from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
+    from fedveil.jobs.forget import ForgetResult, forget, plan_forgetting
     from fedveil.jobs.local import Result, plan_study, run_study, tune_study
     from fedveil.jobs.synthesis import sample, synthesise
-    from fedveil.models.torch.features import FrozenFeatures
+    from fedveil.models.torch.modules import FrozenFeatures
     from fedveil.privacy.guarantee import Adversary, Answer, Bound, Neighbours, Status, Unit
     from fedveil.privacy.mechanism import (
         ApproximateDP,
@@ -46,10 +48,12 @@ _ROOMS = {
     "fedveil.release.model": ("ReleasedModel", "load_model"),
     "fedveil.certificate.certify": ("Certificate",),
     "fedveil.data.arrays": ("records_from_arrays",),
+    "fedveil.jobs.ask": ("ask",),
     "fedveil.jobs.estimators": ("Budget", "PrivateHuberRegressor", "PrivateLogisticRegression"),
     "fedveil.privacy.guarantee": ("Adversary", "Answer", "Bound", "Neighbours", "Status", "Unit"),
     "fedveil.core.importing": ("allowing", "give"),
-    "fedveil.models.torch.features": ("FrozenFeatures",),
+    "fedveil.models.torch.modules": ("FrozenFeatures",),
+    "fedveil.jobs.forget": ("ForgetResult", "forget", "plan_forgetting"),
     "fedveil.jobs.local": ("Result", "plan_study", "run_study", "tune_study"),
     "fedveil.jobs.synthesis": ("sample", "synthesise"),
     "fedveil.privacy.mechanism": (
@@ -78,6 +82,7 @@ __all__ = [
     "Certificate",
     "Compose",
     "FedveilError",
+    "ForgetResult",
     "FrozenFeatures",
     "Gaussian",
     "Laplace",
@@ -95,11 +100,14 @@ __all__ = [
     "Unit",
     "account_for",
     "allowing",
+    "ask",
     "calibrate",
+    "forget",
     "give",
     "load_model",
     "parse_mechanism",
     "place_curve",
+    "plan_forgetting",
     "plan_study",
     "records_from_arrays",
     "run_study",

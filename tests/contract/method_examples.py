@@ -117,7 +117,7 @@ _ALL: dict[str, Example] = {
         algorithm={"kind": "dpsgd", "correlation": {"buffers": 1}, "sampling": "cyclic", "rate": 0.5, "rounds": 4},
         noise=("noise",),
         clients=4,
-        trust={"server": "trusted", "dropouts": 1},
+        trust={"noise": "local", "dropouts": 1},
     ),
     "dpsgd, correlated and drawn in classes": Example(
         algorithm={"kind": "dpsgd", "correlation": {"bands": 2}, "rate": 0.2, "rounds": 6},

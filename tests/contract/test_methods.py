@@ -23,7 +23,8 @@ from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.promises import ADVERSARIES, grid_of, ideal, promise
 from fedveil.privacy.guarantee import Adversary
 from fedveil.report.page import write_report
-from fedveil.stages.train.registry import KINDS, acts_of, facts_of, read_method, request_type
+from fedveil.stages.train.acting import acts_of
+from fedveil.stages.train.registry import KINDS, facts_of, read_method, request_type
 from fedveil.stages.train.request import Task
 
 DELTAS = (1e-8, 1e-4, 1e-2)

@@ -167,9 +167,9 @@ class Recorded:
         self.sent.append((self._names[address], envelope))
         return self.carrier.push(address, envelope, seconds)
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+    def pull(self, names: list[str], seconds: float) -> Mapping[str, bytes]:
         """As the carrier brings it."""
-        return self.carrier.pull(names)
+        return self.carrier.pull(names, seconds)
 
 
 @dataclass(slots=True)
@@ -203,9 +203,9 @@ class Troubled:
         self._given_up |= {name} if lost else set()
         return name
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+    def pull(self, names: list[str], seconds: float) -> Mapping[str, bytes]:
         """As the carrier brings it."""
-        found = dict(self.carrier.pull(names))
+        found = dict(self.carrier.pull(names, min(seconds, 0.2)))
         if set(names) - set(found) <= self._given_up:
             found |= dict.fromkeys(set(names) - set(found), b"")
         return found

@@ -168,7 +168,7 @@ def check_end(out: Path) -> None:
 
     check_now(out)
     assert {path.name for path in out.iterdir()} == FILES
-    assert {path.name for path in (out / "private").iterdir()} == {"books", "lock"}
+    assert {path.name for path in (out / "private").iterdir()} == {"books", "lock", "study"}
     assert {path.name for path in (out.parent / ".fedveil").iterdir()} <= BOOKS
     assert certify(out, __version__).text() == (out / "certificate.json").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in (out / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]]

@@ -16,8 +16,8 @@ from fedveil.planning.plan import HeldOutRecords, Plan, write_plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.privacy.target import Target
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.hidden.method import Hidden
 
 NAME = 'Heart <script>alert("&")</script> study'

@@ -43,9 +43,10 @@ class Tampering:
         self._sent[name] = self._names[address], envelope
         return name
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+    def pull(self, names: list[str], seconds: float) -> Mapping[str, bytes]:
         """What came back, or what is made of it."""
-        back = self.carrier.pull([name for name in names if name not in {held for held, _ in self._held.values()}])
+        held = {name for name, _ in self._held.values()}
+        back = self.carrier.pull([name for name in names if name not in held], seconds)
         found: dict[str, bytes] = {}
         for name, data in back.items():
             site, question = self._sent[name]

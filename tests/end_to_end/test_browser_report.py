@@ -1,6 +1,7 @@
 """The report in a real browser: on a phone, on a desk, in the dark, on paper, by keyboard and to a screen reader."""
 
 import base64
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -114,6 +115,14 @@ def test_the_schemes_differ_and_paper_is_white(page: Page) -> None:
     assert found[0] == found[2] == "rgb(255, 255, 255)"
 
 
+def test_what_matters_takes_three_screens_and_a_link_unfolds_the_rest(page: Page) -> None:
+    page.look(width=1280)
+    page.value("for (const d of document.querySelectorAll('details')) d.open = false")
+    assert page.value("document.querySelector('.fold').getBoundingClientRect().top + window.scrollY") <= 3 * 800
+    page.value("location.hash = 'assumptions'")
+    assert page.value("document.querySelector('.fold:has(#assumptions)').open")
+
+
 def test_paper_shows_what_is_folded_away(page: Page) -> None:
     shown = "document.querySelector('#hiding details table').getBoundingClientRect().height > 50"
     numbers = "[...document.querySelectorAll('details.numbers')].every(e => e.getBoundingClientRect().height === 0)"
@@ -138,9 +147,13 @@ def test_pictures_are_drawn_sharp_and_as_wide_as_they_may_be(page: Page) -> None
 
 def test_the_keyboard_reaches_the_content_first(page: Page) -> None:
     page.look(width=1000)
-    page.value("document.activeElement.blur(); window.scrollTo(0, 0)")
+    page.ask("Emulation.setFocusEmulationEnabled", enabled=True)  # keys go astray while another window has the focus
+    page.value("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
     for kind in ("keyDown", "keyUp"):
         page.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    end = time.monotonic() + 20
+    while page.value("document.activeElement === document.body") and time.monotonic() < end:
+        time.sleep(0.01)  # the focus moves when the page gets to it
     assert page.value("document.activeElement.className") == "skip"
     assert page.value("document.activeElement.getBoundingClientRect().left >= 0")
 

@@ -16,7 +16,7 @@ from fedveil.certificate.certify import certify
 from fedveil.core.errors import FedveilError
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.engine.conduct import conduct
+from fedveil.engine.study import conduct_study
 from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.jobs.attack.one_run import one_run
 from fedveil.jobs.local import open_study
@@ -52,7 +52,7 @@ def system(seed: int = 0, **more: Any) -> System:
 
 def run(wanted: dict[str, Any], folder: Path, data: Any = None, **more: Any) -> Path:
     study, loaded = open_study(wanted, records() if data is None else data)
-    conduct(study, loaded, folder, system=more.pop("system", system()), **more)
+    conduct_study(study, loaded, folder, system=more.pop("system", system()), **more)
     return folder
 
 

@@ -163,3 +163,12 @@ def test_the_command_writes_three_files(command: Command, tmp_path: Path) -> Non
     done = command("card", run)
     assert done.code == 2
     assert done.err.count("\n") == 1
+
+
+def test_other_frameworks_are_answered_from_the_records_and_left_to_people_where_they_must(view: View) -> None:
+    parts = {part.name: part for part in card(view, About())}
+    anonymity = dict(parts["anonymity"].rows)
+    assert "from even odds" in anonymity["Likelihood of extracting or obtaining personal data"]
+    assert anonymity["Impact assessment and advice of the officer"].startswith("For people")
+    assert dict(parts["annex-iv"].rows)["6. Changes over the lifecycle"] == view.total
+    assert dict(parts["terms"].rows)["De-identification technique"].startswith("randomisation")

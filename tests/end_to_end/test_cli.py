@@ -116,7 +116,7 @@ def test_every_place_has_its_own_guarantee(write: Any) -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert process("--version").stdout == called("--version").stdout == "fedveil 0.1.0\n"
+    assert process("--version").stdout == called("--version").stdout == "fedveil 1.0.0rc1\n"
 
 
 def test_a_process_of_its_own_answers_the_same(write: Any) -> None:

@@ -16,7 +16,7 @@ import typer
 from wards import Command
 
 import fedveil
-from fedveil.cli import PARTS
+from fedveil.cli import GROUPS
 from fedveil.cli.parsing import App
 from fedveil.cli.progress import ProgressLine
 from fedveil.engine.system import Interrupted, Progress, System
@@ -246,14 +246,27 @@ def test_a_site_that_says_nothing_of_clients_is_one(tmp_path: Path, clients: str
     assert read_site_data(tmp_path / "data.toml").records.clients == 1
 
 
-def test_what_is_listed_of_a_command_is_what_it_says_of_itself() -> None:
-    """The list is shown without loading a command: its names and sentences are those that each module adds."""
-    for part, listed in PARTS.items():
+def test_every_command_is_listed_once_with_a_whole_line() -> None:
+    """The list is shown without loading a command: its names are those that the modules add."""
+    listed = [(module, name) for modules in GROUPS.values() for module, names in modules.items() for name in names]
+    added = []
+    for module in dict.fromkeys(module for module, _ in listed):
         app = App()
         app.callback()(lambda: None)
-        import_module(f"fedveil.cli.{part}").register(app)
+        import_module(f"fedveil.cli.{module}").register(app)
         group: Any = typer.main.get_command(app)
-        assert {name: command.help for name, command in group.commands.items()} == listed
+        assert all(command.help for command in group.commands.values())
+        added += [(module, name) for name in group.commands]
+    assert sorted(added) == sorted(listed)
+
+
+def test_help_shows_every_line_in_full_at_80_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = command("--help").out
+    lines = {line for modules in GROUPS.values() for names in modules.values() for line in names.values()}
+    assert all(any(row.endswith(line) for row in shown.splitlines()) for line in lines)
+    assert all(len(row) <= 80 for row in shown.splitlines())
+    assert [group for group in GROUPS if f"\n{group}:\n" in shown] == list(GROUPS)
 
 
 LISTING = """

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 from fedveil.core.errors import FedveilError
-from fedveil.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.engine.files import CannotWrite, write_atomically
+from fedveil.engine.keeper import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.ledger import Cap, CapExceeded, Cost, Ledger, LedgerUnusable, parse_export
 
 ROUNDS = 6

@@ -13,12 +13,12 @@ from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 
 from end_to_end.conftest import Command
 from fedveil import load_model, run_study
-from fedveil.certificate.evaluation import certify_evaluation
+from fedveil.certificate.certify import certify_measured
 from fedveil.core.errors import BadValue, FedveilError
 from fedveil.jobs.evaluation import evaluate_model, evaluate_publicly
-from fedveil.ledger.costs import read_charged
+from fedveil.planning.plan import read_any_plan
 from fedveil.planning.promises import ADVERSARIES
-from fedveil.stages.evaluate.plan import EvaluationPlan
+from fedveil.stages.measured.plan import MeasuredPlan
 
 
 def write(path: Path, count: int, seed: int) -> None:
@@ -83,9 +83,9 @@ def test_it_is_charged_to_the_records_own_ledger_and_certified(place: Path, comm
     matched = command("certify", out, "--json")
     assert json.loads(matched.out)["matches"] is True
     assert json.loads((out / "certificate.json").read_text())["released"][0]["covered"] is True
-    assert "certificate of an evaluation" in command("certify", out).out
+    assert "Certificate of an evaluation" in command("certify", out).out
     for other in ("report", "card", "audit"):
-        assert "must be the folder of a run, got 'an evaluation of a model'" in command(other, out).err
+        assert "must be the folder of a run, got 'an evaluation'" in command(other, out).err
 
 
 def test_its_epsilon_is_that_of_all_counts_together(place: Path) -> None:
@@ -103,8 +103,8 @@ def test_its_epsilon_is_that_of_all_counts_together(place: Path) -> None:
     assert set(answers) == set(ADVERSARIES)
     assert answers["final-model"] == pytest.approx(brentq(excess, 1e-3, 10.0), rel=1e-3)
     assert 0.69 < answers["final-model"] <= 0.7
-    assert EvaluationPlan.read(plan.text()) == plan
-    assert read_charged(plan.text()) == plan
+    assert MeasuredPlan.read(plan.text()) == plan
+    assert read_any_plan(plan.text()) == plan
 
 
 def test_whole_clients_are_counted_as_one_each(place: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_was_altered_is_told(place: Path, command: Command) -> None:
     path = out / "evaluation.json"
     path.write_text(path.read_text().replace('"records": 1200', '"records": 1201'))
     with pytest.raises(FedveilError, match=r"evaluation\.json must be the evaluation that was released"):
-        certify_evaluation(out, "0")
+        certify_measured(out, "0")
     plan = out / "plan.toml"
     plan.write_text(plan.read_text().replace("epsilon = 0.5", "epsilon = 0.6"))
     refused = command("certify", out)

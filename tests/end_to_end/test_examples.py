@@ -50,5 +50,5 @@ def test_a_notebook_runs_cell_by_cell(notebook: Path) -> None:
 def test_everything_is_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert len(STUDIES) == 5
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 4
     assert all(path.name in listed for path in [*STUDIES, *NOTEBOOKS])

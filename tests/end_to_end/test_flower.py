@@ -145,7 +145,7 @@ def test_strangers_are_refused(network: LocalNetwork, elsewhere: Path) -> None:
     nodes = [start_node(network.processes, network.link, name, key, door, 0.0) for name, key in keys.items()]
     for node in nodes:
         until(lambda node=node: not node.alive, pause=0.1)
-        assert "has ended" in node.tail()
+        assert "this node is not registered" in node.tail()
         assert "connected" not in node.written()
     assert network.nodes[SITE].alive
     rows = {row.what: row for row in check_place(network.files, None, datetime.now(UTC))}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flower_trials import aggregator, trial_network, until
 
-from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.certificate.certify import certify_measured
 from fedveil.core.tables import write_tables
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.ledger import read_export
@@ -55,7 +55,7 @@ def test_an_aggregator_that_is_killed_goes_on_with_its_sites(tmp_path: Path) -> 
         assert not (out / "generator.json").exists()
         second = aggregator(network, tmp_path / "study.toml", out, *more, "--resume", command="synthesise")
         assert second.wait(300) == 0, (tmp_path / "out.log").read_text()
-    found = certify_synthesis(out, "0")
+    found = certify_measured(out, "0")
     assert found.guarantees[0].answer.epsilon <= 5.0
     with (out / "synthetic.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -66,4 +66,4 @@ def test_an_aggregator_that_is_killed_goes_on_with_its_sites(tmp_path: Path) -> 
     for site in sites:
         assert (site / "generator.json").read_bytes() == (out / "generator.json").read_bytes()
         assert [entry.kind for entry in read_export(site / "ledger.jsonl")] == ["charge", "release"]
-        assert certify_synthesis(site, "0").plan == found.plan
+        assert certify_measured(site, "0").plan == found.plan

@@ -10,8 +10,7 @@ from wards import Command
 
 from fedveil import plan_study
 from fedveil.ledger.budget import Cost
-from fedveil.ledger.composition import Charged, composed
-from fedveil.ledger.costs import written
+from fedveil.ledger.costs import Charged, composed
 from fedveil.ledger.transaction import costs_of
 from fedveil.privacy.target import Target
 from fedveil.stages.profile.budget import Sizes, profile_plan
@@ -53,7 +52,7 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(plan: Any) -> Charged:
-    return Charged(costs_of([(plan, 1)], plan.target), ((written(plan), 1),))
+    return Charged(costs_of([(plan, 1)], plan.target), ((plan.text(), 1),))
 
 
 @pytest.mark.parametrize("name", [*STUDIES, "profile"])

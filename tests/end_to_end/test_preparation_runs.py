@@ -46,12 +46,16 @@ def tables(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_one_charge_one_certificate_and_the_rule_beside_the_model(tables: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shape", "measured"), [("auto", ["cells"]), ("linear", ["means", "spreads"])])
+def test_one_charge_one_certificate_and_the_rule_beside_the_model(
+    tables: dict[str, Any], tmp_path: Path, shape: str, measured: list[str]
+) -> None:
     out = tmp_path / "out"
+    tables["model"]["shape"] = shape
     result = run_study(tables, out)
     plan = read_plan((out / "plan.toml").read_text())
     assert plan.preparation
-    assert [one.name for one in plan.preparation.measurements] == ["ranges", "categories", "means", "spreads"]
+    assert [one.name for one in plan.preparation.measurements] == ["ranges", "categories", *measured]
     entries = read_export(out / "ledger.jsonl")
     assert [entry.kind for entry in entries] == ["charge", "release"]
     charged = {cost["adversary"]: cost["epsilon"] for cost in entries[0].payload["costs"]}
@@ -72,11 +76,12 @@ def test_one_charge_one_certificate_and_the_rule_beside_the_model(tables: dict[s
 
 def test_notes_for_the_data_holder_stay_private(tables: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
+    tables["model"]["shape"] = "linear"  # of an additive model no row is cut
     run_study(tables, out)
     notes = json.loads((out / "private" / "preparation_notes.json").read_text())["notes"]
-    assert any("cut to the feature bound" in note for note in notes)
+    assert any("longer than the bound" in note for note in notes)
     for path in out.glob("*.*"):
-        assert b"cut to the feature bound" not in path.read_bytes()
+        assert b"longer than the bound" not in path.read_bytes()
     assert not (out / "private" / "key").exists()
 
 
@@ -153,7 +158,7 @@ class TestEstimators:
         assert model.epsilon_ <= 3.0
         assert budget.spent().epsilon == pytest.approx(model.epsilon_)
         names = {row.name for row in model.certificate_.guarantees[0].assumptions}
-        assert "preparation, means: noise" in names
+        assert "preparation, cells: noise" in names
 
     def test_regression_and_a_stated_share(self) -> None:
         y = 1e-4 * (self.X[:, 1] + 2e4)

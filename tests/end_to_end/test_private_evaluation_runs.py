@@ -127,7 +127,7 @@ def test_the_command_tells_the_intervals(tables: dict[str, Any], tmp_path: Path,
         private = true
         """
     )
-    assert "evaluated privately on: held-out records" in " ".join(command("plan", study).out.split())
+    assert "evaluation counts scores in 12 bins on held-out records" in " ".join(command("plan", study).out.split())
     assert json.loads(command("plan", study, "--json").out)["evaluation"]["records"] == "held-out"
     ran = command("run", study, "--out", tmp_path / "ran", "--quiet", "--json")
     assert ran.code == 0

@@ -22,7 +22,11 @@ def plain(text: str) -> str:
 
 
 def test_the_best_constant_answer_stands_beside_the_model(tmp_path: Path) -> None:
-    text = plain(page(tmp_path, MEASURED))
+    poor = copy.deepcopy(MEASURED)
+    poor["test"] |= {"auc": 0.53}
+    poor["test"]["intervals"]["auc"] = [0.46, 0.6]
+    text = plain(page(tmp_path, poor))
+    assert "does no better" not in plain(page(tmp_path / "ranks", MEASURED))  # its AUC is above one half for sure
     assert "Always “well &lt;i&gt;” is right on 86.0%." in text
     assert "This model does no better than always answering &#x27;well &lt;i&gt;&#x27;: it is right on 84.2%" in text
     assert "It never finds &#x27;ill &amp; old&#x27;." in text

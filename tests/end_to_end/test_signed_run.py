@@ -81,7 +81,7 @@ def test_a_signed_run_certifies(place: Path, run: Path, capsys: pytest.CaptureFi
     assert "was not checked" in " ".join(capsys.readouterr().out.split())
     page = (run / "report.html").read_text()
     assert signer.replace("+", "&#43;") in page or signer in page
-    assert "The signature fits this certificate" in page
+    assert "The signature is valid" in page
 
 
 def test_the_certificate_binds_plan_model_and_books(run: Path) -> None:

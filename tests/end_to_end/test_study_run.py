@@ -63,6 +63,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def run(*arguments: object) -> str:
         monkeypatch.setattr("sys.argv", ["fedveil", *map(str, arguments)])
+        monkeypatch.setattr("fedveil.cli.progress._FIRST", 3600.0)  # a slow machine would say how far it is
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             cli.main()

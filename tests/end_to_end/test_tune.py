@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from wards import Command
 
-import fedveil.engine.conduct as conduct
-import fedveil.engine.tuning as tuning
+import fedveil.engine.here as here
+import fedveil.engine.study as study
 from fedveil.certificate.certify import certify_written
 from fedveil.core.errors import BadValue
 from fedveil.core.tables import write_tables
 from fedveil.jobs.local import Result, plan_study, run_study, tune_study
 from fedveil.ledger import read_export
-from fedveil.ledger.composition import charged, together
+from fedveil.ledger.costs import charged, together
 from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.promises import promise
 from fedveil.version import __version__
@@ -112,7 +112,7 @@ def test_a_seed_repeats_it_and_a_crash_changes_nothing(
 ) -> None:
     """Killed in every trial in turn, the search ends with the same bytes as one that was not."""
     tune_study(tables, tmp_path / "whole")
-    trials, real = 0, tuning.train
+    trials, real = 0, here.train
 
     class Killed(Exception):
         pass
@@ -124,8 +124,8 @@ def test_a_seed_repeats_it_and_a_crash_changes_nothing(
             raise Killed
         return real(plan, records, entropy)
 
-    monkeypatch.setattr(tuning, "train", dies)
-    released, release = 0, conduct._release
+    monkeypatch.setattr(here, "train", dies)
+    released, release = 0, study.release_of
 
     def stops(*given: Any, **named: Any) -> Any:
         nonlocal released
@@ -134,7 +134,7 @@ def test_a_seed_repeats_it_and_a_crash_changes_nothing(
             raise Killed
         return release(*given, **named)
 
-    monkeypatch.setattr(conduct, "_release", stops)  # once after the choice is on the disk
+    monkeypatch.setattr(study, "release_of", stops)  # once after the choice is on the disk
     attempts = 0
     while True:
         attempts += 1

@@ -155,7 +155,7 @@ def test_columns_may_be_left_to_a_private_preparation(place: Path) -> None:
 def test_a_bad_statement_is_one_sentence(data: dict[str, Any], sentence: str) -> None:
     given = {"target": "years", "event": "died", "intervals": ENDS, **data}
     with pytest.raises(ValueError, match=sentence):
-        Source(source="a.csv", feature_bound=1.0, **given)
+        Source.of(source="a.csv", feature_bound=1.0, **given)
 
 
 @pytest.mark.parametrize(

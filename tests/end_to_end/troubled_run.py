@@ -93,7 +93,7 @@ def replay(network: LocalNetwork, carrier: Recorded, found: Seen) -> None:
     address = carrier.online()["site-1"]
     for envelope in sent[-2:]:
         name, back = carrier.push(address, envelope, 60.0), dict[str, bytes]()
-        until(lambda name=name, back=back: back.update(carrier.pull([name])) or name in back, pause=0.2)
+        until(lambda name=name, back=back: back.update(carrier.pull([name], 0.0)) or name in back, pause=0.2)
         found.carried.append(back[name])
     found.after = contents(place)
     assert {peek(envelope).kind for envelope in sent} == {"hello", "propose", "step"}

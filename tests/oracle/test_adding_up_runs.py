@@ -8,15 +8,15 @@ import pytest
 
 from fedveil.accounting.compare import account_for
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
-from fedveil.ledger.composition import Charged, together
+from fedveil.ledger.costs import Charged, together
 from fedveil.ledger.filter import check, settled
 from fedveil.ledger.transaction import costs_of
 from fedveil.planning.plan import Plan, write_plan
 from fedveil.planning.promises import promise, promise_at
 from fedveil.privacy.mechanism import ApproximateDP, Compose, Gaussian, Mechanism, Repeat
 from fedveil.privacy.target import Target
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.theory.composition import worst_upper
 from unit.plans import some_plan, some_records
 

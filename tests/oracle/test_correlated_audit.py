@@ -19,7 +19,6 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.game import play
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.jobs.attack.game import game
 from fedveil.jobs.attack.releases import Sums, releases, view_of, wide_problem
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
@@ -29,10 +28,10 @@ from fedveil.privacy.mechanism import Gaussian
 from fedveil.stages.adding import plain_sum
 from fedveil.stages.train.correlation import Correlation
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.fedavg.drawing import cohort_of
+from fedveil.stages.train.fedavg.answering import cohort_of
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import share_steps
-from fedveil.stages.train.registry import attack_view
+from fedveil.stages.train.observation import attack_view
 from fedveil.sums.seam import Summed, Whole
 from fedveil.theory.factor import Factor
 from sides import in_shares as trained_in_shares
@@ -83,10 +82,11 @@ def real_sums(plan: Plan) -> Sums:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_real_run_stays_below_its_claim_and_not_far_below(name: str) -> None:
     plan = plan_of(name)
-    (found,) = game(plan, RUNS, KEY)
+    found = played(plan, real_sums(plan))  # all runs: one that stops early shows less epsilon
     assert found.verdict == "consistent", found.evidence
     assert found.certified is not None
-    assert 0.15 * found.certified < found.measured <= found.certified  # the attack is a strong one
+    assert found.measured <= found.certified
+    assert found.details["as_gaussian"] > 0.25 * found.certified  # the attack is a strong one
 
 
 def banded(column: tuple[float, ...], participations: int, separation: int, rounds: int) -> Correlation:

@@ -152,7 +152,11 @@ def test_the_observer_is_somewhere(spare: int) -> None:
         assert star.weight.sum() == pytest.approx(35 / (units - 1))
     if spare:
         assert found.chances[-1] == pytest.approx(spare / units)
-        assert found.stars[-1].weight.sum() == pytest.approx(36 / (units - 1))
+        left_over = found.stars[-1]
+        assert left_over.weight[:12].sum() == pytest.approx(36 / (units - 1))
+        assert 1 - 1e-8 < left_over.weight.sum() <= 1  # with the place of a victim that is left over as well
+        assert np.all(left_over.own[:12] > 0)
+        assert left_over.own[12:].tolist() == [0.0] * (spare > 1)
 
 
 @pytest.mark.parametrize("diameter", [0.02, 0.2, 1.0])

@@ -6,8 +6,7 @@ from scipy import stats
 
 from fedveil.accounting.compare import account_for
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.train.dpsgd.batch import Sampler
-from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.client import Client, Sampler
 from unit.dpsgd_plans import dpsgd_plan, settings
 from unit.plans import some_records
 

@@ -11,8 +11,8 @@ import pytest
 from dp_accounting import pld
 
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.train.dpsgd.messages import Journal
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.clock import Journal
+from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.dpsgd.steps import train_dpsgd
 from fedveil.stages.train.optimiser import Optimiser
 from unit.dpsgd_plans import dpsgd_plan, settings
@@ -82,19 +82,19 @@ def test_charges_and_certificates_are_those_of_the_releases_in_the_log(network: 
     sent = Counter(m.client for m in journal.messages)
     assert dict(sent) == {0: 30, 1: 12, 2: 20}  # lost ones too, and each round once
     assert len({(m.client, m.round) for m in journal.messages}) == 62
-    for client, epsilon in plan.method.clients(1e-5, plan.target):
+    for client, epsilon in plan.method.clients(1e-5, plan.setup):
         one, accountant = SETTINGSS[client], pld.PLDAccountant()
         event = dp_accounting.PoissonSampledDpEvent(one.rate, dp_accounting.GaussianDpEvent(one.noise))
         accountant.compose(event, sent[client])
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
-    worst = max(epsilon for _, epsilon in plan.method.clients(1e-5, plan.target))
+    worst = max(epsilon for _, epsilon in plan.method.clients(1e-5, plan.setup))
     for adversary in ("final-model", "server", "curious-client"):
         assert plan.method.answer(adversary, plan.setup, 1e-5).epsilon == worst
 
 
 def test_certificates_do_not_depend_on_the_network() -> None:
     found = [ran(network)[0] for network in NETWORKS]
-    assert len({tuple(plan.method.clients(1e-5, plan.target)) for plan in found}) == 1
+    assert len({tuple(plan.method.clients(1e-5, plan.setup)) for plan in found}) == 1
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=["instant", "slow", "hardly any"])

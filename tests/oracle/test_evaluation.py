@@ -151,7 +151,12 @@ def test_a_model_that_finds_nobody_is_called_by_its_name() -> None:
     assert told is not None
     assert "always answering 'well'" in told
     assert "never finds 'ill'" in told
-    assert no_better({**found, "accuracy": 0.99}) is None
+    assert "its AUC is 0.500" in told
+    assert no_better({**found, "auc": 0.8, "intervals": {"auc": (0.7, 0.9)}}) is None  # it ranks
+    assert no_better({**found, "log_loss": 0.1}) is None
+    bare = {key: value for key, value in found.items() if key not in ("auc", "log_loss")}
+    assert no_better({**bare, "accuracy": 0.99}) is None
+    assert no_better({**bare, "accuracy": 0.5}) is not None
     assert no_better({}) is None
 
 

@@ -1,6 +1,7 @@
 """An exchange under independent draws: two likelihood ratios that share their normal variables, by other means."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,3 +88,18 @@ def test_passes_compose() -> None:
         tails = law.tails(np.array([epsilon]))
         exact = exchange_delta(((((0.5, 0.1),), 10),), epsilon)
         assert exact * (1 - 1e-6) <= float(tails.p_above[0] - math.exp(epsilon) * tails.q_above[0]) <= 1.02 * exact
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+@pytest.mark.parametrize("far", [5.5, 6.5, 7.2])
+def test_tiny_deltas_are_relative(mu: float, far: float) -> None:
+    exact = math.exp(float(log_theta(2 * mu * far, np.array([2 * mu]))[0]))
+    delta = exchange_delta(((((mu, 1.0),), 1),), 2 * mu * far, 1e-3 * exact)
+    assert exact <= delta <= 1.03 * exact
+
+
+def test_a_pass_at_a_tiny_delta_is_near_its_gaussian_limit() -> None:
+    run = LastIterate(rounds=170, order="independent", step_size=0.5, lipschitz=1.0, smoothness=1.0, noise_std=3.52)
+    limit = gaussian_epsilon(2 * math.sqrt(math.expm1(3.52**-2) / 170), 1e-12)
+    assert 0.9 * limit < account_for(run, delta=1e-12).epsilon < 1.02 * limit
+    assert account_for(replace(run, neighbours="zero-out"), delta=1e-12).epsilon < 1.02 * limit

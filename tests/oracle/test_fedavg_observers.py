@@ -11,8 +11,8 @@ from fedveil.privacy.guarantee import Adversary, Neighbours
 from fedveil.privacy.mechanism import IndependentGaussian, Mechanism, Repeat, SampledGaussian
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.train.base import Setup
 from fedveil.stages.train.fedavg.method import FedAvg
-from fedveil.stages.train.setup import Setup
 from fedveil.theory.divergence import gaussian_delta
 from unit.plans import some_records
 
@@ -116,9 +116,15 @@ class TestDrawn:
     def test_clients_that_draw_and_all_send_hide_their_draws_from_the_server(
         self, sampling, settings, law, neighbours
     ) -> None:
-        """20 shares of the noise, of which 2 are known to the server; a curious client knows one of 18."""
+        """20 shares of noise, of which 2 are known to the server, one to a curious client; outsiders know none."""
         found, trust = method(sampling=sampling, noise="shared", **settings), Trust(colluders=2)
-        shares = {"server": 5.0 / math.sqrt(18), "curious-client": 5.0}
+        outside, beside = 5.0 * math.sqrt(20 / 18), 5.0 * math.sqrt(19 / 18)
+        shares = {
+            "server": 5.0 / math.sqrt(18),
+            "final-model": outside,
+            "every-model": outside,
+            "curious-client": beside,
+        }
         for adversary in ADVERSARIES:
             expected = account_for(law(shares.get(adversary, 5.0), neighbours), delta=1e-5).epsilon
             assert epsilon(found, adversary, neighbours, trust) == pytest.approx(expected, rel=1e-9)

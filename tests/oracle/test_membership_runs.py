@@ -16,7 +16,7 @@ from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
 from fedveil.jobs.attack.canary_clients import canary_estimate
-from fedveil.jobs.attack.membership import DELTAS, attacked, membership, watched
+from fedveil.jobs.attack.membership import attacked, membership, watched
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import study_of
@@ -47,7 +47,7 @@ def plan() -> Plan:
 
 
 def test_lira_sees_members_without_noise_and_not_with_it(plan: Plan) -> None:
-    claim = claim_of_plan(plan, "final-model", DELTAS)
+    claim = claim_of_plan(plan, "final-model")
     entropy = Entropy.from_seed(0)
     sound, bare = (
         {f.attack: f for f in attacked(plan, watched(one, records(), 65, entropy), claim=claim)}

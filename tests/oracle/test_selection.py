@@ -16,7 +16,7 @@ from fedveil.accounting.selection import TrialCurve
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
-from fedveil.engine.trials import number_of_trials
+from fedveil.engine.best_of import number_of_trials
 from fedveil.jobs.attack.game import scenes
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan

@@ -19,14 +19,13 @@ from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import Neighbours
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Measurer
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.sums import COUNTED, STEPS, Measurement
+from fedveil.stages.sums import COUNTED, STEPS, Measurement, Sums
 from fedveil.stages.synthesise.budget import synthesis_plan
-from fedveil.stages.synthesise.counts import Counted, table_counts
-from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.units import Sums
+from fedveil.stages.synthesise.table import Counted, table_counts
 
 SHAPE = DataShape(records=4000, features=4, classes=2, clients=20, largest_client=300, smallest_client=100, bound=1.0)
 OUTLINE = Outline(
@@ -35,7 +34,7 @@ OUTLINE = Outline(
 LABELS = Labels(name="ill", classes=("no", "yes"))
 
 
-def planned(neighbours: Neighbours = "zero-out", trust: Trust = CENTRAL, epsilon: float = 1.0) -> SynthesisPlan:
+def planned(neighbours: Neighbours = "zero-out", trust: Trust = CENTRAL, epsilon: float = 1.0) -> MeasuredPlan:
     target = Target(epsilon=epsilon, delta=1e-5, neighbours=neighbours)
     return synthesis_plan("test", GeneratorRequest(), OUTLINE, SHAPE, target, trust, labels=LABELS)
 
@@ -53,7 +52,7 @@ def test_all_measurements_together_are_one_gaussian(neighbours: Neighbours, trus
     """A unit moves the counts by their norm if it is zeroed out, and by the root of 2 times it if it is replaced."""
     plan = planned(neighbours, trust)
     moved = {"zero-out": 1.0, "replace-one": math.sqrt(2)}[neighbours]
-    mu = moved * math.sqrt(sum(1 / one.noise**2 for one in plan.preparation.measurements))
+    mu = moved * math.sqrt(sum(1 / one.noise**2 for one in plan.sums.measurements))
     promised = plan.promise("final-model").epsilon
     assert 0.99 < promised <= 1.0
     assert gaussian_delta(promised, mu) <= 1e-5
@@ -65,14 +64,14 @@ def test_every_observer_has_an_answer_and_none_is_told_less_than_the_reader() ->
     found = {who: plan.promise(who).epsilon for who in ADVERSARIES}
     assert all(found[who] >= found["final-model"] for who in ADVERSARIES)
     # of 20 clients 15 surely add the planned noise together, so one message has a fifteenth of its variance
-    mu = math.sqrt(15 * sum(1 / one.noise**2 for one in plan.preparation.measurements))
+    mu = math.sqrt(15 * sum(1 / one.noise**2 for one in plan.sums.measurements))
     assert gaussian_delta(found["server"], mu) <= 1e-5 < gaussian_delta(found["server"] * 0.999, mu)
 
 
 def test_a_plan_reads_back_and_every_number_of_it_counts() -> None:
     plan = planned(trust=Trust(server="secure-aggregation"))
-    assert SynthesisPlan.read(plan.text()) == plan
-    assert SynthesisPlan.read(planned().text()) == planned()
+    assert MeasuredPlan.read(plan.text()) == plan
+    assert MeasuredPlan.read(planned().text()) == planned()
     assert planned(epsilon=2.0).hash != planned().hash
 
 
@@ -152,7 +151,7 @@ def wins(first: Seen, second: Seen) -> float:
     return float(np.concatenate([first.scores[:, 0] > 0, second.scores[:, 0] < 0]).mean())
 
 
-def stated(neighbours: Neighbours, epsilon: float, trust: Trust = CENTRAL) -> SynthesisPlan:
+def stated(neighbours: Neighbours, epsilon: float, trust: Trust = CENTRAL) -> MeasuredPlan:
     """A plan whose whole budget goes to counts: all ranges and words are stated."""
     target = Target(epsilon=epsilon, delta=1e-5, neighbours=neighbours)
     outline = replace(OUTLINE, scale={"age": (0.0, 100.0), "debt": (0.0, 100.0)})
@@ -165,7 +164,7 @@ def test_the_game_on_all_measurements_stays_below_the_claim_and_catches_noise_a_
     The best guess is right with chance Phi(mu / 2). Five deviations of 7200 games: a false alarm has a chance of 3e-7.
     """
     plan, games = stated("zero-out", 16.0), 3600
-    mu = math.sqrt(sum(1 / one.noise**2 for one in plan.preparation.measurements))
+    mu = math.sqrt(sum(1 / one.noise**2 for one in plan.sums.measurements))
     claim = float(mpmath.ncdf(mu / 2))
     error = 5 * math.sqrt(claim * (1 - claim) / (2 * games))
     assert wins(*counts_seen(plan, games, Entropy.from_seed(1))) <= claim + error

@@ -61,10 +61,11 @@ def played(plan: Plan, sums: Sums) -> Finding:
 def test_the_real_run_stays_below_its_claim_and_not_far_below(name: str) -> None:
     plan = plan_of(ALGORITHMS[name])
     assert playable(plan, Effort(runs=RUNS)) == (RUNS, "")
-    (found,) = game(plan, RUNS, KEY)
+    found = played(plan, view_of(plan).sums)  # all runs: one that stops early shows less epsilon
     assert found.verdict == "consistent", found.evidence
     assert found.certified is not None
-    assert 0.15 * found.certified < found.measured <= found.certified
+    assert found.measured <= found.certified
+    assert found.details["as_gaussian"] > 0.25 * found.certified  # the attack is a strong one
 
 
 def test_half_of_the_noise_is_caught() -> None:

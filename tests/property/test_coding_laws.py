@@ -11,10 +11,9 @@ from hypothesis.extra import numpy as arrays
 
 from fedveil.core.errors import BadValue
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.train.dpsgd.batch import subset
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
-from fedveil.stages.train.dpsgd.compress import compressed
+from fedveil.stages.train.dpsgd.client import compressed, subset
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.settings import CompressionRequest
 from fedveil.sums.coding.packing import bits_for, message_bytes, packed, unpacked
 from fedveil.sums.coding.public import public_signs

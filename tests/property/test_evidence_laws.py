@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fedveil.audit.claim import Claim
-from fedveil.audit.evidence import Bet, Events, choose, log_fortune
+from fedveil.audit.evidence import Bet, Events, choose, log_growth
 from fedveil.audit.game import Seen, play, runs_needed
 from fedveil.theory.divergence import gaussian_delta
 
@@ -109,9 +109,9 @@ def test_a_perfect_attack_is_caught_with_thrice_the_runs_needed_and_too_few_judg
     assert _play(np.zeros(needed - 1), np.zeros(needed - 1), claim) == "not-judged"
 
 
-def test_a_fortune_is_the_mean_over_its_bets() -> None:
+def test_growth_is_the_logarithm_of_a_product() -> None:
     events = Events(np.array([0.0]), np.array([True]), np.array([1.0]), np.array([0.5]))
-    bets = [Bet.on(1.0, events, np.array([5.0]))]
-    first, second = np.array([1.0, 1.0]), np.array([-1.0, -1.0])
-    by_hand = math.log(np.mean([(1 + 0.5**k / 3) ** 2 for k in range(1, 11)]))
-    assert log_fortune(bets, first, second) == pytest.approx(by_hand)
+    bet = Bet.on(1.0, events, np.array([5.0]))
+    gains = bet.gains(np.array([1.0, 1.0]), np.array([-1.0, -1.0]))
+    by_hand = [2 * math.log(1 + 0.5**k / 3) for k in range(1, 11)]
+    assert log_growth(gains[None, :])[0] == pytest.approx(by_hand)

@@ -42,7 +42,7 @@ def made(draw: random.Random, rows: int) -> dict[str, list[Any]]:
 
 def fingerprint(base: Path, name: str, **stated: Any) -> str:
     """Of a source that leaves all types open; every other time some columns are left out, and read again."""
-    source = Source(source=name, target="y", classes=2, feature_bound=1.0, learned="all", **stated)
+    source = Source.of(source=name, target="y", classes=2, feature_bound=1.0, learned="all", **stated)
     whole = read(source, base)[0].raw.fingerprint(KEY)
     parts = [one.rows().fingerprint(KEY) for one in open_source(source, base)]
     assert [whole] == parts
@@ -95,7 +95,7 @@ def test_delimiters_orders_spellings_and_formats_do_not_matter(tmp_path: Path) -
         write_text(draw, tmp_path / "a.csv", table, ",")
         write_text(draw, tmp_path / "b.csv", shuffled(draw, table), ";")
         write_text(draw, tmp_path / "c.tsv", shuffled(draw, table), "\t")
-        frame = Source(
+        frame = Source.of(
             source="frame", target="y", classes=2, feature_bound=1.0, learned="all", frame=dict(shuffled(draw, table))
         )
         found = {
@@ -128,7 +128,7 @@ def test_any_other_table_has_another_fingerprint(tmp_path: Path) -> None:
             other = {f"{title}'" if title == name else title: column for title, column in other.items()}
         if other["y" if "y" in other else "y'"]:
             write_text(draw, tmp_path / "b.csv", other, ",")
-            source = Source(source="b.csv", target="y", classes=2, feature_bound=1.0, learned="all")
+            source = Source.of(source="b.csv", target="y", classes=2, feature_bound=1.0, learned="all")
             assert open_source(source, tmp_path)[0].rows().fingerprint(KEY) != before, (table, other)
 
 

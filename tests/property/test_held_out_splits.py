@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from fedveil.core.errors import BadValue
 from fedveil.data.load import HeldRows
 from fedveil.data.row_rule import RowRule
-from fedveil.engine.conduct import planned_rows
 from fedveil.engine.held_out import planned_with
-from fedveil.engine.preparing import planned_columns
+from fedveil.engine.study import planned_for
 from fedveil.jobs.local import open_any_study
 from fedveil.ledger import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
@@ -127,7 +126,7 @@ def test_what_nobody_declared_public_is_measured_privately_or_charged_as_infinit
         held: dict[str, Any] = {"fraction": fraction, "public": public}
         told = {} if word is None or (public and word) else {"evaluation": {"private": word}}
         found, loaded = open_any_study({**study(train, held, stated), **told})
-        made = planned_columns(found, loaded) if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
+        made = planned_for(found, loaded)
         plan = made.plan
         exact = plan.held_out.private and word is False
         assert plan.held_out.exact == exact

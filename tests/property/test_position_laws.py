@@ -78,6 +78,8 @@ def test_never_beyond_averaging(run: Setting, epsilon: float) -> None:
 @settings(deadline=None, max_examples=30)
 @given(run=runs(), epsilon=epsilons)
 def test_a_program_is_no_worse_than_a_star(run: Setting, epsilon: float) -> None:
+    """For records that are surely used; otherwise the program is one bound beside the stars, and the least counts."""
+    run = run[0], run[1], run[2] / run[2].sum()
     stars = [star(*run, hub).log_delta(epsilon) for hub in range(run[1].shape[0])]
     assert program(*run).log_delta(epsilon) <= max(min(stars), LEAST) + CLOSE
 

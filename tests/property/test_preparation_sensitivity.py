@@ -24,8 +24,7 @@ from fedveil.stages.prepare.contributions import (
 from fedveil.stages.prepare.learned import LearnedRule, Number
 from fedveil.stages.prepare.levels import LEVELS
 from fedveil.stages.prepare.ranges import Range
-from fedveil.stages.sums import STEPS
-from fedveil.stages.units import Sums, root_up, whole_client
+from fedveil.stages.sums import STEPS, Sums, root_up, whole_client
 
 ROWS, WIDTH = 5, 3
 EVERY = np.arange(ROWS, dtype=np.int64)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from fedveil.accounting.hidden import shift_mus
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.train.hidden.schedule import Problem, design
-from fedveil.stages.train.hidden.schedule.criterion import yardstick
 from fedveil.stages.train.hidden.schedule.families import Frame, law_risk, shaped, target_mu
-from fedveil.stages.train.hidden.schedule.noise import energies, spread_noise
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.hidden.schedule.problem import energies, spread_noise, yardstick
+from fedveil.stages.train.request import ScheduleRequest
 
 counts = st.integers(1, 6)
 

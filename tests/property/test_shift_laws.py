@@ -83,7 +83,7 @@ def test_the_two_ways_agree(plan: Plan, end: int) -> None:
         short = rounds.until(end)
         one = shift_mu(short, leaks[:end])
         if short.contracts or not rounds.contracts:
-            assert many >= one / SLACK
+            assert many >= one / SLACK - 1e-100  # a map onto one point: 0, for which both stand with less
         tame = bool(np.max(lipschitz) <= 1e3)  # beyond, a difference of sums gives up digits, on the safe side
         if math.isinf(diameter) and rounds.contracts and short.contracts and tame:
             assert math.isclose(many, one, rel_tol=1e-9, abs_tol=1e-50)

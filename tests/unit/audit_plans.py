@@ -10,8 +10,8 @@ from fedveil.planning.plan import Plan, write_plan
 from fedveil.planning.selection import Selection
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.privacy.target import Target
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
 from fedveil.stages.train.hidden.method import Hidden
 from fedveil.theory.selection import TruncatedNegativeBinomial

@@ -6,8 +6,11 @@ from fedveil.data.records import Records
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.plan import Plan
 from fedveil.privacy.target import Target
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.privacy.trust import Trust
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.settings import ClientSettings
+
+LOCAL = Trust(noise="local")
 
 
 def settings(**changes: Any) -> ClientSettings:
@@ -17,9 +20,13 @@ def settings(**changes: Any) -> ClientSettings:
 
 
 def dpsgd_plan(
-    records: Records, *client_settings: ClientSettings, neighbours: Any = "zero-out", **changes: Any
+    records: Records,
+    *client_settings: ClientSettings,
+    neighbours: Any = "zero-out",
+    trust: Trust = LOCAL,
+    **changes: Any,
 ) -> Plan:
-    """A plan for these records; logistic."""
+    """A plan for these records; logistic. Every client adds all of its noise, unless told otherwise."""
     method = DpSgd(client_settings=client_settings or (settings(),), **changes)
     return Plan(
         name="trial",
@@ -29,4 +36,5 @@ def dpsgd_plan(
         target=Target(epsilon=5.0, delta=1e-5, neighbours=neighbours),
         grid=-40,
         seeded=True,
+        trust=trust,
     )

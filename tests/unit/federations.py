@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.certificate.certify import certify
-from fedveil.certificate.synthesis import certify_synthesis, holds_generator
+from fedveil.certificate.certify import certify, certify_measured, is_measured
 from fedveil.data.records import Records
 from fedveil.engine.system import Progress, System
 from fedveil.federation.aggregator.conversation import Conversation, begin
 from fedveil.federation.aggregator.federate import Federation
-from fedveil.federation.aggregator.generate import Generation
 from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.measured import Generation
 from fedveil.federation.aggregator.post import Clock, Post
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.site.data import read_site_data, write_dealt
@@ -25,6 +24,7 @@ from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World
 from fedveil.planning.promises import promise
 from fedveil.planning.study import Study, study_of
+from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.synthesise.generator import Generator
 from fedveil.stages.synthesise.request import GeneratorRequest
@@ -61,7 +61,7 @@ def made_up(name: str, count: int = 64) -> bytes:
 
 def certified(folder: Path) -> None:
     """Write the certificate of a site's own record."""
-    found = certify_synthesis(folder, "0") if holds_generator(folder) else certify(folder, "0")
+    found = certify_measured(folder, "0") if is_measured(folder, GENERATOR) else certify(folder, "0")
     (folder / "certificate.json").write_text(found.text())
 
 
@@ -100,7 +100,7 @@ class Direct:
         self._answers[str(self._count)] = answer or b""
         return str(self._count)
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+    def pull(self, names: list[str], seconds: float = 0.0) -> Mapping[str, bytes]:
         return {name: self._answers.pop(name) for name in names if name in self._answers}
 
 

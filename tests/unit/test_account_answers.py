@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.special import ndtr, ndtri
 
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.evaluator import Evaluator, bound_of
 from fedveil.accounting.places import place_curve
-from fedveil.privacy.mechanism import LastIterate, Repeat, SampledGaussian
+from fedveil.privacy.mechanism import Gaussian, LastIterate, Repeat, SampledGaussian
+from fedveil.report.trade_off import write_trade_off
 from fedveil.theory.concentrated import gaussian_epsilon
 
 SHORT: dict[str, Any] = {"step_size": 0.5, "lipschitz": 1.0, "smoothness": 0.5, "diameter": 1.0, "noise_std": 2.0}
@@ -67,3 +71,20 @@ def test_only_a_certified_bound_may_refuse(status: Any, error: Exception) -> Non
         assert (found.status, found.epsilon, found.delta) == ("does-not-apply", None, None)
         with pytest.raises(type(error)):
             bound_of(Evaluator("proof", "certified", "a theorem", fails), *asked)
+
+
+def test_a_trade_off_function_lies_below_the_exact_one_and_near_it() -> None:
+    answer = account_for(Gaussian(noise_multiplier=1.0), delta=1e-5)
+    for alpha in (0.0, 0.001, 0.05, 0.3, 0.9, 1.0):
+        exact = float(ndtr(-ndtri(alpha) - 1.0))
+        assert exact - 0.01 <= answer.trade_off(alpha) <= exact + 1e-12
+    with pytest.raises(ValueError, match="alpha must lie in"):
+        answer.trade_off(1.5)
+
+
+def test_a_trade_off_function_is_written_as_a_table(tmp_path: Path) -> None:
+    path = write_trade_off(account_for(Gaussian(noise_multiplier=2.0), delta=1e-5), tmp_path / "curve.csv")
+    rows = [tuple(map(float, line.split(","))) for line in path.read_text().splitlines()[1:]]
+    assert rows[0][0] == 0.0
+    assert rows[-1] == (1.0, 0.0)
+    assert all(after[1] <= before[1] for before, after in pairwise(rows))

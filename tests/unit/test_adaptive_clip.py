@@ -1,5 +1,6 @@
 """A clip that follows the norms: what a contribution may weigh, what is charged, and where the clip ends."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import exp, sqrt
 from pathlib import Path
@@ -21,10 +22,9 @@ from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.promises import promise
 from fedveil.planning.study import study_of
 from fedveil.privacy.mechanism import Compose, Gaussian, Repeat, SampledGaussian
-from fedveil.stages.train.adaptive_clip import AdaptiveClip
-from fedveil.stages.train.clip_belief import believed, moved, no_belief, vote_deviation
-from fedveil.stages.train.dpsgd.batch import Sampler
-from fedveil.stages.train.dpsgd.client import Client
+from fedveil.privacy.trust import Trust
+from fedveil.stages.train.adaptive_clip import AdaptiveClip, believed, moved, no_belief, vote_deviation
+from fedveil.stages.train.dpsgd.client import Client, Sampler
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import sent_steps
@@ -72,8 +72,8 @@ def test_a_plan_charges_the_joint_noise() -> None:
     noise = found.client_settings[0].noise
     once = SampledGaussian(sampling="poisson", rate=0.25, noise_multiplier=noise, neighbours="zero-out")
     by_hand = account_for(Repeat(of=once, times=30), delta=1e-4).epsilon
-    assert by_hand <= promise(plan, "server").epsilon <= 4.0
-    assert promise(plan, "server").epsilon == pytest.approx(by_hand, rel=2e-3)
+    assert by_hand <= promise(plan, "every-model").epsilon <= 4.0
+    assert promise(plan, "every-model").epsilon == pytest.approx(by_hand, rel=2e-3)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.3])
@@ -187,7 +187,8 @@ def test_a_fixed_clip_leaves_no_trace_in_the_plan_and_an_adaptive_one_reads_back
     assert "[method.adaptive]" not in write_plan(fixed)
     moving = plan_for(records, {"kind": "dpsgd", "rounds": 3, "clip": "adaptive"})
     assert read_plan(write_plan(moving)) == moving
-    assert moving.sum_length == moving.dimension  # votes stay at the clients
+    assert moving.sum_length == moving.dimension + 1  # the votes on a clip that all clients have
+    assert replace(moving, trust=Trust(noise="local")).sum_length == moving.dimension  # votes stay at the clients
     clients = {"epsilon": 30.0, "delta": 1e-4, "neighbours": "zero-out", "unit": "client"}
     average = plan_for(records, {"kind": "fedavg", "clip": "adaptive"}, privacy=clients)
     assert read_plan(write_plan(average)) == average

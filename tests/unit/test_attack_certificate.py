@@ -14,7 +14,7 @@ from fedveil.certificate.certify import certify, differences
 from fedveil.cli.studies import _fresh, report
 from fedveil.core.errors import AlreadyFinished, FedveilError
 from fedveil.data.records import Records
-from fedveil.engine.conduct import conduct
+from fedveil.engine.study import conduct_study
 from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.jobs.local import Result, open_study, run_study
 from fedveil.ledger.entry import GENESIS, Entry
@@ -36,7 +36,7 @@ def stopped(_: Progress) -> None:
 def trained(tables: dict[str, Any], folder: Path, data: Any, **options: Any) -> dict[str, Any]:
     """The run without its certificate and its page, which take longer than the training."""
     study, loaded = open_study(tables, data)
-    return conduct(study, loaded, folder, system=System(), **options)
+    return conduct_study(study, loaded, folder, system=System(), **options)
 
 
 def with_row(records: Records, row: int, factor: float) -> Records:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedveil.core.errors import BadValue
-from fedveil.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.engine.files import CannotWrite, FolderInUse, private_folder, sole_use, write_atomically
+from fedveil.engine.keeper import Checkpoint, load_checkpoint, save_checkpoint
 
 
 def checkpoint(**other: Any) -> Checkpoint:

@@ -24,10 +24,11 @@ from fedveil.stages.train.acting import Session
 from fedveil.stages.train.choosing import Choice, Purse, plateau
 from fedveil.stages.train.dpsgd.acts import ACTS
 from fedveil.stages.train.dpsgd.chosen import train_chosen
-from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.client import ClientSums
+from fedveil.stages.train.dpsgd.cost import charged
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.observe import ATTACK_VIEW
-from fedveil.stages.train.dpsgd.segments import charged, costs_of_segments
+from fedveil.stages.train.dpsgd.rounds import costs_of_segments
 from fedveil.stages.train.registry import facts_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
@@ -78,9 +79,11 @@ class TestWhatIsCharged:
 
     def test_the_budget_is_the_target_whatever_is_chosen(self) -> None:
         plan = plan_for(some_records(clients=3))
-        found = {promise(plan, adversary).epsilon for adversary in get_args(Adversary)}
-        assert len(found) == 1
-        assert 1.99 < found.pop() <= 2.0
+        assert 1.99 < promise(plan, "every-model").epsilon <= 2.0
+        local = plan_for(some_records(clients=3), trust={"noise": "local"})
+        rows = {promise(local, adversary).epsilon for adversary in get_args(Adversary)}
+        assert len(rows) == 1
+        assert 1.99 < rows.pop() <= 2.0
 
     def test_every_affordable_sequence_costs_at_most_the_budget(self) -> None:
         plan = plan_for(some_records(clients=3))
@@ -134,13 +137,13 @@ class TestTheRun:
         plan = plan_for(records)
         paid = int(Fraction(budget_of(dpsgd(plan))) / Fraction(1, 36))
         used: list[int] = []
-        before = Client.total
+        before = ClientSums.total
 
-        def counting(self: Client, model: Any, chosen: Any) -> Any:
+        def counting(self: ClientSums, model: Any, chosen: Any) -> Any:
             used.append(chosen.size)
             return before(self, model, chosen)
 
-        monkeypatch.setattr(Client, "total", counting)
+        monkeypatch.setattr(ClientSums, "total", counting)
         greedy = choosing(*[1] * (paid + 1))
         with pytest.raises(
             CannotCertify, match=r"asks for segment 2, which costs 0\.0277778 .* before its first round"
@@ -274,7 +277,7 @@ def test_sites_and_attacks_say_why_they_refuse() -> None:
 
 def test_a_server_that_may_not_look_chooses_the_same() -> None:
     records, public = some_records(clients=3), some_records(clients=3, seed=1)
-    plan, masked = plan_for(records), plan_for(records, trust={"server": "secure-aggregation"})
+    plan, masked = (plan_for(records, trust={"server": server}) for server in ("trusted", "secure-aggregation"))
     found = [train(one, records, KEY, public=public) for one in (plan, masked)]
     assert found[0].chosen == found[1].chosen
     assert found[0].model.tobytes() == found[1].model.tobytes()

@@ -230,10 +230,11 @@ def test_noise_is_stated_in_one_currency() -> None:
 
 def test_mixing_the_noise_of_equal_clients_averages_it() -> None:
     method = {"kind": "dpsgd", "noise_multiplier": 50.0, "rate": 0.5, "rounds": 4}
-    wanted = tables(schedule={}, algorithm=method)
-    one, four = some(200, 1), some(800, 4)  # the same noise at each of four clients of 200 records
-    alone, mixed = (noise_on_average(plan_study(wanted, records).plan, records) for records in (one, four))
-    assert mixed == pytest.approx(alone / 2)
+    one, four = some(200, 1), some(800, 4)  # four clients of 200 records
+    central, local = (tables(schedule={}, algorithm=method, **more) for more in ({}, {"trust": {"noise": "local"}}))
+    alone = noise_on_average(plan_study(central, one).plan, one)
+    assert noise_on_average(plan_study(central, four).plan, four) == pytest.approx(alone / 4)  # one noise for all
+    assert noise_on_average(plan_study(local, four).plan, four) == pytest.approx(alone / 2)  # each client its own
     simple = tables(schedule={}, algorithm={"kind": "simfl"})
     plan = plan_study(simple, four).plan
     spread = plan.method.noise_std * 2 / plan.method.divisor(plan.data)  # type: ignore[attr-defined]
@@ -282,9 +283,9 @@ class TestDrafted:
         (folder / "data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         out = folder / "study.toml"
         init_study(Wish(data=str(folder / "data.csv"), target="ill", classes=("no", "yes"), epsilon=3.0), out)
-        held = "[data.held_out]\nfraction = 0.25\npublic = true\n"
         quick = '[algorithm]\nkind = "hidden"\norder = "secret"\n[schedule]\nkind = "constant"\nrounds = 2\n'
-        out.write_text(out.read_text(encoding="utf-8") + held + quick + extra, encoding="utf-8")
+        held = out.read_text(encoding="utf-8").replace("[data.held_out]", "[data.held_out]\npublic = true\n")
+        out.write_text(held + quick + extra, encoding="utf-8")
         return out
 
     def test_it_is_trained_measured_and_charged(self, tmp_path: Path) -> None:

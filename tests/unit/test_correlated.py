@@ -25,10 +25,9 @@ from fedveil.planning.promises import ADVERSARIES, grid_of, promise
 from fedveil.planning.study import study_of
 from fedveil.privacy.mechanism import Repeat, SampledGaussian
 from fedveil.stages.train.correlation import Attendance, Correlation
-from fedveil.stages.train.dpsgd.batch import Sampler
-from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.client import Client, Sampler
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.fedavg.drawing import cohort_of
+from fedveil.stages.train.fedavg.answering import cohort_of
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import noise_source
 from fedveil.theory.divergence import gaussian_delta

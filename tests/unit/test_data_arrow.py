@@ -222,7 +222,7 @@ def test_frames_are_the_same_table(tmp_path: Path) -> None:
     frames += [pandas.astype({"ward": "category"}), {name: np.array(column) for name, column in FRAME.items()}]
     found = []
     for frame in frames:
-        given = Source(source="frame", target="y", feature_bound=9.0, frame=columns_of_frame(frame), **stated)
+        given = Source.of(source="frame", target="y", feature_bound=9.0, frame=columns_of_frame(frame), **stated)
         found.append(load(given, Split(kind="record"), base=tmp_path, generator=np.random.default_rng))
     stated["categories"] = {"ward": ["A", "B"]}
     found.append(
@@ -249,7 +249,7 @@ def test_frames_are_the_same_table(tmp_path: Path) -> None:
     ],
 )
 def test_objects_of_several_kinds_are_texts(column: list[Any], expected: list[str]) -> None:
-    given = Source(source="frame", target="y", classes=2, feature_bound=1.0, frame={"a": column, "y": [0, 1, 0]})
+    given = Source.of(source="frame", target="y", classes=2, feature_bound=1.0, frame={"a": column, "y": [0, 1, 0]})
     texts = read(given, Path())[0].texts("a")
     assert [texts.words[code] for code in texts.codes] == expected
 
@@ -274,8 +274,9 @@ def test_reading_text_does_not_load_pandas(tmp_path: Path) -> None:
     """It would take longer than the tables that most people have."""
     (tmp_path / "a.csv").write_text("a,k,y\n1,u,0\n,v,1\n")
     code = (
-        "import sys; from pathlib import Path; from fedveil.data.sources import read; from fedveil.data.spec import "
-        "Source; t, _ = read(Source(source='a.csv', target='y', classes=2, feature_bound=1.0, learned='all'), Path()); "
+        "import sys; from pathlib import Path; from fedveil.data.sources import read; "
+        "from fedveil.data.spec import Source; "
+        "t, _ = read(Source.of(source='a.csv', target='y', classes=2, feature_bound=1.0, learned='all'), Path()); "
         "t.texts('k'); t.numbers('a', ()); t.raw.fingerprint(b'k' * 16); assert 'pandas' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -71,7 +71,7 @@ def test_a_number_may_mark_what_is_missing(tmp_path: Path) -> None:
     found = rows(tmp_path, "a,k,y\n-9.0,1,0\n1,-9,1\n", missing=["-9"], default_fill=5, categories={"k": [1, 5]})
     assert found.train.features.tolist() == [[5, 1, 0], [1, 0, 1]]
     np.savez(tmp_path / "a.npz", X=np.array([[-9, 1], [2, 3]]), y=[0, 1])
-    source = Source(
+    source = Source.of(
         source="a.npz", target="y", classes=2, feature_bound=9.0, intercept=0, missing=("-9",), default_fill=4
     )
     train = load(source, Split(kind="record"), base=tmp_path, generator=np.random.default_rng).train
@@ -124,7 +124,7 @@ def test_clients_by_column(tmp_path: Path) -> None:
 
 def test_more_clients_than_records_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,y\n1,0\n2,1\n")
-    source = Source(source="a.csv", target="y", classes=2, feature_bound=1.0)
+    source = Source.of(source="a.csv", target="y", classes=2, feature_bound=1.0)
     for split in (
         Split(kind="equal", count=3),
         Split(kind="uneven", count=3, alpha=1),

@@ -132,7 +132,7 @@ class TestUnlisted:
             loaded(tmp_path, self.TEXT, scale={"size": [0.0, 4.0]}, fill={"ill": "drop-row"})
 
     def test_whether_rows_may_be_dropped_is_known(self) -> None:
-        source = Source(source="x.csv", feature_bound=1.0, classes=2, target="ill", unlisted="drop-row")
+        source = Source.of(source="x.csv", feature_bound=1.0, classes=2, target="ill", unlisted="drop-row")
         assert source.drops_rows
 
 
@@ -150,7 +150,7 @@ def test_a_bent_scale_is_the_inverse_hyperbolic_sine(tmp_path: Path) -> None:
 def test_reading_ahead_ends_with_its_reader(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "x.csv").write_text("size,ward\n" + "1.5,A\n" * 30_000)
-    source = Source(source="x.csv", feature_bound=1.0, label_above=0.0)
+    source = Source.of(source="x.csv", feature_bound=1.0, label_above=0.0)
     before = threading.active_count()
     parts = chunks(source, tmp_path, {"size": True, "ward": False})
     first = next(parts)

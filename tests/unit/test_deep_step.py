@@ -45,11 +45,11 @@ def noise_walk(plan: Plan, momentum: float) -> float:
     """How far noise alone moves the model, in the root of the mean square: every round's noise followed to the end."""
     method = dpsgd_of(plan)
     one = method.client_settings[0]
-    steps, clients = one.steps(), plan.data.clients
+    steps = one.steps()
     gains = [sum(momentum ** (later - turn) * steps[later] for later in range(turn, one.rounds)) for turn in
              range(one.rounds)]  # fmt: skip
-    of_client = one.noise * one.clip / (one.rate * plan.data.records / clients)
-    return float(np.sqrt(plan.dimension * np.sum(np.square(gains)) / clients) * of_client)
+    of_round = one.noise * one.clip / (one.rate * plan.data.records)  # all clients together have it once
+    return float(np.sqrt(plan.dimension * np.sum(np.square(gains))) * of_round)
 
 
 @pytest.mark.parametrize(("momentum", "clients", "short"), [(0.9, 1, 0.05), (0.0, 1, 0.005), (0.9, 4, 0.08)])

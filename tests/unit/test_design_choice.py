@@ -12,8 +12,7 @@ from fedveil.planning.design import make_plan, read_request
 from fedveil.privacy.target import Target
 from fedveil.stages.train.dpsgd.design import DpSgdRequest
 from fedveil.stages.train.hidden.design import HiddenRequest
-from fedveil.stages.train.request import Draft, Task
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.request import Draft, ScheduleRequest, Task
 from fedveil.stages.train.yardstick import model_problem, risk_with_momentum
 
 SHAPE = DataShape(

@@ -15,12 +15,10 @@ from fedveil.planning.plan import read_plan, write_plan
 from fedveil.planning.study import study_of
 from fedveil.privacy.mechanism import Gaussian, Repeat, SampledGaussian, shuffled
 from fedveil.privacy.target import Target
-from fedveil.stages.train.dpsgd.batch import Sampler, coins, subset
-from fedveil.stages.train.dpsgd.client import Client
-from fedveil.stages.train.dpsgd.compress import compressed, message_bytes
-from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.client import Client, Sampler, coins, compressed, message_bytes, subset
+from fedveil.stages.train.dpsgd.clock import Journal
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.dpsgd.steps import train_dpsgd
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.registry import assumptions_of, facts_of
@@ -198,8 +196,9 @@ def test_whole_clients_are_not_protected_here() -> None:
         dataclasses.replace(plan, target=Target(epsilon=1.0, delta=1e-5, unit="client"))
 
 
-def study(algorithm: dict, schedule: dict | None = None, **privacy) -> object:
+def study(algorithm: dict, schedule: dict | None = None, trust: dict | None = None, **privacy) -> object:
     tables = {"model": {"kind": "logistic"}, "privacy": {"epsilon": 2.0, "delta": 1e-4, **privacy}}
+    tables |= {} if trust is None else {"trust": trust}
     tables |= {"algorithm": {"kind": "dpsgd", **algorithm}, "schedule": schedule or {}}
     return study_of(tables, base=Path(), data_given=True)
 
@@ -209,13 +208,13 @@ def study(algorithm: dict, schedule: dict | None = None, **privacy) -> object:
 def test_a_study_is_planned_and_each_client_meets_the_target(sampling, clipping) -> None:
     records = some_records(400, clients=2)
     given = {"sampling": sampling, "clipping": clipping, "rate": [0.1, 0.2], "clip": [0.5, 0.25], "rounds": [20, 10]}
-    plan = study(given, neighbours="zero-out").planned(records.shape).plan
-    rows = plan.method.clients(1e-4, plan.target)
+    plan = study(given, trust={"noise": "local"}, neighbours="zero-out").planned(records.shape).plan
+    rows = plan.method.clients(1e-4, plan.setup)
     assert [client for client, _ in rows] == [0, 1]
     assert all(1.95 < epsilon <= 2.0 for _, epsilon in rows)
     assert read_plan(write_plan(plan)) == plan
     assert len(dict(facts_of(plan.method, plan.setup))) == 6
-    assert len(assumptions_of(plan.method, "server", plan.setup)) == 6
+    assert len(assumptions_of(plan.method, "server", plan.setup)) == 7  # who must answer
     trained = train_dpsgd(plan, records, KEY, lambda done: None)
     assert np.isfinite(trained.model).all()
     assert np.linalg.norm(trained.model) <= plan.radius

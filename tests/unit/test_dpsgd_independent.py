@@ -20,9 +20,8 @@ from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.planning.study import Study, study_of
 from fedveil.privacy.guarantee import Answer
 from fedveil.privacy.mechanism import Compose, Gaussian, IndependentGaussian, Repeat
-from fedveil.stages.train.dpsgd.batch import Sampler
-from fedveil.stages.train.dpsgd.client import Client
-from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.client import Client, Sampler
+from fedveil.stages.train.dpsgd.clock import Journal
 from fedveil.stages.train.dpsgd.steps import clients_of, train_dpsgd
 from fedveil.stages.train.registry import assumptions_of
 from unit.dpsgd_plans import dpsgd_plan, settings
@@ -32,9 +31,15 @@ KEY = Entropy.from_seed(1)
 INDEPENDENT: Any = "independent"
 
 
-def study(algorithm: dict[str, Any], schedule: dict[str, Any] | None = None, **privacy: Any) -> Study:
+def study(
+    algorithm: dict[str, Any],
+    schedule: dict[str, Any] | None = None,
+    trust: dict[str, Any] | None = None,
+    **privacy: Any,
+) -> Study:
     tables: dict[str, Any] = {"model": {"kind": "logistic"}, "privacy": {"epsilon": 2.0, "delta": 1e-4, **privacy}}
     tables |= {"algorithm": {"kind": "dpsgd", "sampling": "independent", **algorithm}, "schedule": schedule or {}}
+    tables |= {} if trust is None else {"trust": trust}
     return study_of(tables, base=Path(), data_given=True)
 
 
@@ -147,7 +152,7 @@ def test_a_study_is_planned_and_all_rows_are_amplified(neighbours: str, clipping
     target = {"neighbours": neighbours, "epsilon": 0.7}
     if neighbours == "replace-one":  # not calibrated: an exchange takes long to work out again and again
         given["noise_multiplier"], target["epsilon"] = 8.0, 2.0
-    plan = study(given, schedule, **target).planned(records.shape).plan
+    plan = study(given, schedule, {"noise": "local"}, **target).planned(records.shape).plan
     assert read_plan(write_plan(plan)) == plan
     assert {(p.rate, p.rounds) for p in plan.method.client_settings} == {(0.1, 20)}
     rows = [promise(plan, adversary).epsilon for adversary in ADVERSARIES]

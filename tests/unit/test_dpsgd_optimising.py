@@ -15,18 +15,17 @@ from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.promises import promise
 from fedveil.planning.study import study_of
 from fedveil.privacy.guarantee import Adversary
-from fedveil.privacy.trust import Trust
 from fedveil.stages.protocol import HERE, Consortium, Total
 from fedveil.stages.train.dpsgd.answering import unit_of
 from fedveil.stages.train.dpsgd.client import Client
-from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.clock import Journal
 from fedveil.stages.train.dpsgd.observe import ATTACK_VIEW
 from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of, train_dpsgd
-from fedveil.stages.train.optimiser import Optimiser, advance, averaged, begin, decayed, heading
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import Optimiser, advance, averaged, begin, decayed, heading, project
 from fedveil.stages.train.registry import facts_of
-from fedveil.stages.train.step_shapes import shaped
+from fedveil.stages.train.settings import shaped
 from sides import asking_of, in_shares, site_of
+from unit.dpsgd_plans import LOCAL
 
 _ADAM = {"kind": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
 
@@ -119,8 +118,8 @@ def test_a_client_remembers_adam_between_windows() -> None:
 
 def test_windows_clock_and_server_release_the_same_average() -> None:
     records = _records(clients=3)
-    plan = _plan(records, optimizer={**_ADAM, "average": 0.9})
-    windows = in_shares(replace(plan, trust=Trust()), records, _entropy()).model
+    plan = replace(_plan(records, optimizer={**_ADAM, "average": 0.9}), trust=LOCAL)
+    windows = in_shares(replace(plan, trust=LOCAL), records, _entropy()).model
     clocked = train_dpsgd(plan, records, _entropy(), _tick, journal=Journal()).model
     assert np.allclose(windows, clocked, rtol=0, atol=1e-9)  # windows are added up in whole grid steps
     server = asking_of(plan, Consortium.here(records), _entropy())
@@ -139,7 +138,7 @@ def test_windows_clock_and_server_release_the_same_average() -> None:
 
 def test_sites_that_restart_every_window_give_the_bits_of_one_process(tmp_path: Path) -> None:
     records = _records(clients=3)
-    plan = replace(_plan(records, optimizer={**_ADAM, "average": 0.9}), trust=Trust())
+    plan = replace(_plan(records, optimizer={**_ADAM, "average": 0.9}), trust=LOCAL)
     server = asking_of(plan, Consortium.here(records), _entropy())
     state = server.start()
     for turn in range(server.last):

@@ -15,10 +15,9 @@ from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import study_of
-from fedveil.stages.train.acting import Interim
+from fedveil.stages.train.acting import Interim, Trained
 from fedveil.stages.train.dpsgd.client import Client
 from fedveil.stages.train.dpsgd.steps import dpsgd_of
-from fedveil.stages.train.trained import Trained
 
 _ADAM = {"kind": "adam", "momentum": 0.8, "beta2": 0.95, "weight_decay": 0.1}
 _AVERAGED = {**_ADAM, "average": 0.9}
@@ -53,11 +52,22 @@ IN_WINDOWS: dict[str, dict[str, Any]] = {
     "wide": {"network": {"window": 2.0}, "rounds": 9, "clip": "adaptive"},
     "correlated": {**_CORRELATED, "sampling": "cyclic", "rate": 0.25},
 }
+SHARED: dict[str, dict[str, Any]] = {
+    "adam": {"optimizer": _AVERAGED},
+    "wide": IN_WINDOWS["wide"],
+    "slow and lossy": {"optimizer": _AVERAGED, "network": _SLOW},
+    "asked in turn": {"network": {**_SPEEDS, "delay": 0.2, "participants": 2}},
+    "own budgets": {"own_epsilon": [2.0, 3.0, 3.9], "network": _SPEEDS},
+}
 _SCHEDULES = {"segments": {}, "independent": {"step_size": 0.1, "rounds": 4, "passes": 2}}
 CASES = [
     *((1, name, wish, {}) for name, wish in ALONE.items()),
-    *((3, name, wish, {}) for name, wish in BY_THE_CLOCK.items()),
-    *((3, name, wish, {"server": "trusted", "dropouts": 1}) for name, wish in IN_WINDOWS.items()),
+    *((3, f"local, {name}", wish, {"noise": "local"}) for name, wish in BY_THE_CLOCK.items()),
+    *((3, f"local windows, {name}", wish, {"noise": "local", "dropouts": 1}) for name, wish in IN_WINDOWS.items()),
+    *((3, f"shares, {name}", wish, {"dropouts": 1}) for name, wish in SHARED.items()),
+    *((3, f"central, {name}", wish, {}) for name, wish in SHARED.items()),
+    (3, "shares, correlated", IN_WINDOWS["correlated"], {"server": "trusted"}),
+    (3, "central, correlated", IN_WINDOWS["correlated"], {}),
 ]
 
 
@@ -125,7 +135,7 @@ def test_numbers_that_do_not_fit_the_plan_are_refused(clients: int, wish: dict[s
     plan = _plan(records, wish, {})
     state = next(found for found in _run(plan, records)[1] if isinstance(found, Interim))
     for bad in (state.position[:-1], np.append(state.position, 0.0), np.zeros(0), np.zeros(3)):
-        with pytest.raises(BadValue, match=r"The checkpoint must hold \d+ numbers for this plan, got"):
+        with pytest.raises(BadValue, match=r"The checkpoint must hold (\d+ numbers for|the rows of) this plan, got"):
             _run(plan, records, Interim.read(state.round, bad, 0))
 
 

@@ -9,9 +9,9 @@ from fedveil.core.errors import BadValue
 from fedveil.engine.train import train
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
-from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.clock import Journal
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.dpsgd.steps import train_dpsgd
 from fedveil.stages.train.optimiser import Optimiser
 from unit.dpsgd_plans import dpsgd_plan, settings
@@ -69,7 +69,7 @@ def test_only_those_who_are_asked_begin_rounds_in_a_window() -> None:
 
 def dpsgd_of_charges(plan: Plan) -> list[tuple[int, float]]:
     assert isinstance(plan.method, DpSgd)
-    return plan.method.clients(1e-5, plan.target)
+    return plan.method.clients(1e-5, plan.setup)
 
 
 def test_steps_of_windows_multiply_what_clients_send() -> None:
@@ -85,14 +85,8 @@ def test_steps_of_windows_multiply_what_clients_send() -> None:
 
 
 def test_windows_by_shares_take_the_same_steps() -> None:
-    from fedveil.privacy.trust import Trust
-
     plan, _, model = ran(Network(window_steps=(1.0, 0.5)))
-    shared = Plan(
-        name=plan.name, method=plan.method, data=plan.data, model=plan.model, target=plan.target, grid=plan.grid,
-        seeded=True, trust=Trust(),
-    )  # fmt: skip
-    assert train(shared, RECORDS, Entropy.from_seed(3)).model == pytest.approx(model, abs=1e-9)
+    assert train(plan, RECORDS, Entropy.from_seed(3)).model == pytest.approx(model, abs=1e-9)
 
 
 def test_plans_read_back_and_rules_that_are_not_used_are_not_written() -> None:
@@ -129,7 +123,7 @@ def test_more_participants_than_clients_and_rules_behind_masks_are_refused() -> 
         plan.method.check_shares(
             Plan(
                 name=plan.name, method=ran(Network())[0].method, data=plan.data, model=plan.model, target=plan.target,
-                grid=plan.grid, seeded=True, trust=Trust(server="secure-aggregation"),
+                grid=plan.grid, seeded=True, trust=Trust(server="secure-aggregation", noise="local"),
             ).setup,
             plan.grid,
         )  # fmt: skip

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from fedveil.core.errors import FedveilError
+from fedveil.data.spec import Features
 from fedveil.jobs.draft.columns import columns_of
-from fedveil.jobs.draft.study import Draft, usual_delta
+from fedveil.jobs.draft.study import Draft, DraftTarget, usual_delta
 from fedveil.jobs.entry import Wish, draft_study, init_study, profile_data
 from fedveil.planning.study import read_study
 
@@ -67,7 +68,7 @@ def test_texts_with_commas_stay_texts(tmp_path: Path) -> None:
 def test_all_questions_are_asked_at_once(tmp_path: Path) -> None:
     draft, _ = draft_study(Wish(data=written(tmp_path)))
     assert [one.key for one in draft.questions] == ["data.target", "data.classes", "data.ignore"]
-    assert draft.target == "ill"
+    assert draft.target.column == "ill"
     assert not draft.complete
     text = draft.text()
     assert text.count("# OPEN") == 3
@@ -80,9 +81,9 @@ def test_answered_it_has_no_question_and_reads_as_a_study(tmp_path: Path) -> Non
     assert draft.questions == ()
     study = read_study(out)
     assert study.source is not None
-    assert study.source.classes == ("no", "yes")
+    assert study.source.labelling.classes == ("no", "yes")
     assert study.source.source == "visits.csv"
-    assert set(study.source.ignore) == {"patient_id", "admitted", "empty"}
+    assert set(study.source.features.ignore) == {"patient_id", "admitted", "empty"}
     assert study.prepare is not None
     assert study.prepare.numbers == ("age", "cost")
     assert study.prepare.texts == ("ward",)
@@ -107,8 +108,8 @@ def test_a_file_without_a_header_names_its_target_by_number(tmp_path: Path) -> N
     init_study(Wish(data=written(tmp_path, "1,2.5,0\n3,4.5,1\n"), classes=("0", "1")), out)
     study = read_study(out)
     assert study.source is not None
-    assert study.source.target == 2
-    assert study.source.header is False
+    assert study.source.labelling.target == 2
+    assert study.source.reading.header is False
 
 
 @pytest.mark.parametrize(
@@ -153,21 +154,22 @@ def test_keys_and_texts_of_any_spelling_survive_the_file(tmp_path: Path) -> None
     draft = Draft(
         name='quote " and \\ back',
         source="a b.csv",
-        target="tär get",
+        target=DraftTarget(column="tär get", classes=('yes, "so"', "no\tso")),
         records=10,
-        classes=('yes, "so"', "no\tso"),
-        scale={"a.b": (0.0, 1.0), "c d": (-1.0, 2.5)},
-        categories={'e"f': ("x", "(other)")},
-        fill={"tär get": "drop-row"},
+        rules=Features(
+            scale={"a.b": (0.0, 1.0), "c d": (-1.0, 2.5)},
+            categories={'e"f': ("x", "(other)")},
+            fill={"tär get": "drop-row"},
+        ),
     )
     path = tmp_path / "s.toml"
     path.write_text(draft.text(), encoding="utf-8")
     study = read_study(path)
     assert study.name == draft.name
     assert study.source is not None
-    assert study.source.classes == ('yes, "so"', "no\tso")
-    assert study.source.scale == {"a.b": (0.0, 1.0), "c d": (-1.0, 2.5)}
-    assert study.source.categories == {'e"f': ("x", "(other)")}
+    assert study.source.labelling.classes == ('yes, "so"', "no\tso")
+    assert study.source.features.scale == {"a.b": (0.0, 1.0), "c d": (-1.0, 2.5)}
+    assert study.source.features.categories == {'e"f': ("x", "(other)")}
 
 
 @pytest.mark.parametrize("records", [1, 9, 10_000, 99_999, 10**7])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedveil.noise.entropy import Entropy, Words
-from fedveil.stages.train.dpsgd.batch import Sampler
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
+from fedveil.stages.train.dpsgd.client import Sampler
+from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.draws import DrawnOrder, Draws, coins, most_joined, picks
 
 KEY = Entropy.from_seed(5)

@@ -41,13 +41,13 @@ class Slow(Direct):
         self._ready[name] = self.now() + self.delays(address, count)
         return name
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
+    def pull(self, names: list[str], seconds: float = 0.0) -> Mapping[str, bytes]:
         return Direct.pull(self, [name for name in names if self._ready[name] <= self.now()])
 
 
 def late_study(**trust: Any) -> Study:
     return study(
-        trust={"server": "trusted", "dropouts": 0, "timeout": 60.0, "patience": 5.0, **trust},
+        trust={"noise": "local", "dropouts": 0, "timeout": 60.0, "patience": 5.0, **trust},
         algorithm={
             "kind": "dpsgd",
             "network": {"window": float(WIDTH)},

@@ -5,9 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedveil.core.errors import TooFewSurvivors
 from fedveil.engine.train import train
-from fedveil.federation.agreements.masked import STAGES
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan
 from fedveil.stages.adding import plain_sum
@@ -15,8 +13,10 @@ from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, unseal
 from unit.federations import SITES, Killed, Trial, study
 from unit.plans import some_records
+from unit.test_site_guard import ask
 
 MASKED = {"server": "secure-aggregation", "dropouts": 3, "timeout": 60.0}
+STAGES = ("mask", "reveal")
 
 
 @pytest.fixture
@@ -66,32 +66,123 @@ def test_an_aggregator_killed_at_any_stage_goes_on_with_the_same_round(trial: Tr
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_site_lost_at_any_stage(trial: Trial, stage: str) -> None:
     """Before it sent its masked numbers it is not in the sum; afterwards it is, and the others open it."""
+    questions: list[str] = []
 
     def meddle(way: str, site: str, envelope: bytes) -> bytes | None:
         if way == "down" and site == "south" and peek(envelope).round == 1:
-            reached = STAGES.index(stage_of(trial, site, envelope) or STAGES[0]) >= STAGES.index(stage)
-            return None if reached and peek(envelope).kind == "masked" else envelope
+            questions.append(stage_of(trial, site, envelope) or "")
+            return None if questions[-1] == stage else envelope
         return envelope
 
     trial.carrier.meddle = meddle
     trial.run(study(trust=MASKED))
-    inside = STAGES.index(stage) > STAGES.index("mask")
+    assert questions[0] == "mask"
+    inside = stage != "mask"
     assert trial.model().tobytes() == expected(trial, None if inside else (1, "south"))
 
 
-def test_a_round_that_a_guard_has_begun_is_never_begun_again(trial: Trial) -> None:
-    """All guards are restarted within a round: they have lost their masks, and the round is refused for good."""
-    stop = [True]
+@pytest.mark.parametrize(("dropouts", "exchanges"), [(0, 1), (2, 1), (3, 2)])
+def test_one_exchange_a_round_where_no_site_may_be_missing(trial: Trial, dropouts: int, exchanges: int) -> None:
+    """Also where single clients may be: a site is missing with all of its clients."""
+    trial.run(study(trust={**MASKED, "dropouts": dropouts}))
+    kinds = [(peek(e).kind, peek(e).round) for site, e in trial.carrier.sent if site == "south"]
+    assert [kinds.count(("masked", turn)) for turn in range(3)] == [exchanges] * 3
+    assert kinds.count(("enrol", 0)) == kinds.count(("roster", 0)) == 1
+    assert trial.model().tobytes() == expected(trial)
+
+
+def test_guards_restarted_within_a_round_say_what_they_said(trial: Trial) -> None:
+    """All lose their memory between the two exchanges of every round; the round goes on to the same bits."""
+    restarts: list[int] = []
 
     def meddle(way: str, site: str, envelope: bytes) -> bytes:
-        if stop and way == "down" and peek(envelope).round == 1 and stage_of(trial, site, envelope) == "share":
-            stop.clear()
+        if way == "down" and site == "east" and stage_of(trial, site, envelope) == "reveal":
+            restarts.append(peek(envelope).round)
             trial.restart_guards()
         return envelope
 
     trial.carrier.meddle = meddle
-    with pytest.raises(TooFewSurvivors, match="Round 2"):
-        trial.run(study(trust=MASKED))
+    trial.run(study(trust=MASKED))
+    assert restarts == [0, 1, 2]
+    assert trial.model().tobytes() == expected(trial)
+
+
+def stopped_before(trial: Trial, stage: str, turn: int, trust: dict[str, object]) -> tuple[str, Content]:
+    """Kill the aggregator when it asks the north at this stage of a round; the run, and what it asked."""
+
+    def meddle(way: str, site: str, envelope: bytes) -> bytes:
+        here = (way, site, peek(envelope).kind, peek(envelope).round) == ("down", "north", "masked", turn)
+        if here and stage_of(trial, site, envelope) == stage:
+            raise Killed
+        return envelope
+
+    trial.carrier.meddle = meddle
+    with pytest.raises(Killed):
+        trial.run(study(trust=trust))
+    trial.carrier.meddle = lambda way, site, envelope: envelope
+    told = trial.carrier.sent[-1][1]
+    return peek(told).run, Content.read(unseal(told, trial.identities["north"], trial.aggregator.card).body)
+
+
+def survivors(asked: Content, alive: list[str], stage: str = "reveal") -> Content:
+    """The same question with another list of those in the sum."""
+    blocks = {name: block for name, block in asked.blocks.items() if name.removeprefix("from ") in alive}
+    return Content(values={"stage": stage, "alive": alive}, rows=dict(asked.rows), blocks=blocks)
+
+
+def test_a_server_that_asks_twice_with_other_missing_sites_is_refused(trial: Trial) -> None:
+    """For any second list; also by a guard that was restarted. The first list again gets the same answer."""
+    run, asked = stopped_before(trial, "reveal", 1, MASKED)
+    first = survivors(asked, ["east", "north"])
+    kind, answer = ask(trial, run, "masked", 1, first, 2**50)
+    assert kind == "masked"
+    assert sorted(answer.blocks) == ["of east", "of north", "of south"]
+    assert [len(answer.blocks[f"of {site}"]) for site in ("east", "north", "south")] == [49, 49, 32]
+    others = [["east", "north", "south"], ["north", "south"]]
+    for number, alive in enumerate(others * 2, 1):
+        if number == 3:
+            trial.restart_guards()
+        kind, answer = ask(trial, run, "masked", 1, survivors(asked, alive), 2**50 + number)
+        assert (kind, answer.values) == ("refused", {"code": "spent-round"})
+    assert ask(trial, run, "masked", 1, first, 2**50 + 9)[1].blocks.keys() == {"of east", "of north", "of south"}
+
+
+def test_no_list_without_the_site_or_with_too_few_or_of_others_is_opened(trial: Trial) -> None:
+    run, asked = stopped_before(trial, "reveal", 1, MASKED)
+    bad = [
+        (survivors(asked, ["east", "south"]), "other-survivors"),
+        (survivors(asked, ["north"]), "too-few"),
+        (survivors(asked, ["east", "north", "west"]), "other-survivors"),
+        (survivors(asked, ["east", "north", "south"], "agree"), "out-of-turn"),
+        (survivors(asked, ["east", "north", "south"], "other"), "out-of-turn"),
+        (Content(values=asked.values, rows={"cohort": np.arange(8)}, blocks=asked.blocks), "other-cohort"),
+        (Content(values=asked.values, rows=asked.rows), "other-survivors"),
+    ]
+    for number, (question, code) in enumerate(bad):
+        kind, answer = ask(trial, run, "masked", 1, question, 2**50 + number)
+        assert (kind, answer.values) == ("refused", {"code": code})
+    assert ask(trial, run, "masked", 1, asked, 2**51)[0] == "masked"  # none of these used the round up
+
+
+def test_rounds_cannot_be_mixed(trial: Trial) -> None:
+    """Neither shares of an earlier round under this one, nor this round's question for an earlier or a later one."""
+    run, asked = stopped_before(trial, "reveal", 1, MASKED)
+    north = [e for site, e in trial.carrier.sent if site == "north" and stage_of(trial, site, e) == "reveal"]
+    before = Content.read(unseal(north[0], trial.identities["north"], trial.aggregator.card).body)
+    mixed = Content(values=asked.values, rows=asked.rows, blocks=before.blocks)
+    assert ask(trial, run, "masked", 1, mixed, 2**50)[1].values == {"code": "bad-share"}
+    for number, turn in enumerate((0, 2)):
+        answer = ask(trial, run, "masked", turn, asked, 2**50 + 1 + number)[1]
+        assert answer.values == {"code": "out-of-turn"}
+    assert ask(trial, run, "masked", 1, asked, 2**51)[0] == "masked"
+
+
+def test_two_aggregators_of_one_run_get_one_sum(trial: Trial) -> None:
+    """The second has the same keys and names another cohort's answer, or another model: the round is taken."""
+    run, asked = stopped_before(trial, "reveal", 1, MASKED)
+    other = Content(values={"stage": "mask"}, rows={**asked.rows, "model": np.ones(5)})
+    assert ask(trial, run, "masked", 1, other, 2**50)[1].values == {"code": "changed-round"}
+    assert ask(trial, run, "masked", 0, other, 2**50 + 1)[1].values == {"code": "stale-round"}
 
 
 def test_no_answer_holds_an_update_in_the_open(trial: Trial) -> None:
@@ -111,4 +202,4 @@ def test_no_answer_holds_an_update_in_the_open(trial: Trial) -> None:
         for part in parts.values():
             assert not any(part[at : at + 8] in told for at in range(0, len(part), 8))
     kinds = {peek(e).kind for _, e in trial.carrier.back}
-    assert kinds == {"here", "accepted", "masked", "recorded"}
+    assert kinds == {"here", "accepted", "enrolled", "known", "masked", "recorded"}

@@ -10,19 +10,19 @@ import pytest
 from fedveil.certificate.assumptions import assumptions
 from fedveil.engine.train import train
 from fedveil.federation.aggregator.refusals import SiteRefused
-from fedveil.federation.agreements.enrolment import enrolled, enrolment, roster_of, signer_of
-from fedveil.federation.agreements.masked import setting_of
+from fedveil.federation.agreements.enrolment import enrolment, roster_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.privacy.trust import Trust
 from fedveil.stages.adding import plain_sum
-from fedveil.theory.neighbours import graph_failure, recovery_failure
+from fedveil.sums.masks.amortised import public_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
 from fedveil.wire.keys import Identity
 from unit.federations import SITES, Killed, Trial, made_up, study
 from unit.plans import some_records
 from unit.test_federate import missing
+from unit.test_federate_masked import stopped_before
 from unit.test_site_guard import ask
 
 SIGNED = {"server": "secure-aggregation", "dropouts": 3, "timeout": 60.0, "identities": "sites"}
@@ -66,64 +66,58 @@ def test_the_simulation_signs_too(trial: Trial) -> None:
     assert train(plan, trial.records, Entropy.from_seed(3)).model.tobytes() == trial.model().tobytes()
 
 
-@pytest.mark.parametrize("signed", [True, False])
-def test_who_is_told_a_false_key_of_another_client_leaves_the_round_if_keys_are_signed(
-    trial: Trial, signed: bool
-) -> None:
-    """Without signatures the north goes on, and seals its secrets for whoever made up the key."""
-    stages: list[int] = []
-
-    def meddle(way: str, site: str, envelope: bytes) -> bytes:
-        if (way, site, peek(envelope).kind) == ("down", "north", "masked"):
-            stages.append(peek(envelope).round)
-            if len(stages) == 2:
-                raise Killed
-        return envelope
-
-    trial.carrier.meddle = meddle
-    trust = SIGNED if signed else {key: value for key, value in SIGNED.items() if key != "identities"}
-    with pytest.raises(Killed):
-        trial.run(study(trust=trust))
-    told = trial.carrier.sent[-1][1]
-    asked = Content.read(unseal(told, trial.identities["north"], trial.aggregator.card).body)
-    assert asked.values["stage"] == "share"
-    first = next(e for site, e in trial.carrier.back if site == "south" and peek(e).kind == "masked")
-    advert = Content.read(unseal(first, trial.aggregator, trial.cards["south"]).body).blocks["2"]
-    keys = advert[-128:-64] if signed else advert[-64:]
-    mine = Identity.make("aggregator", made_up("posing")).card.seal
-    found = [keys in block for block in asked.blocks.values()]
-    assert all(found) if signed else any(found)  # signed, all are neighbours
-    blocks = {name: block.replace(keys, mine + keys[32:]) for name, block in asked.blocks.items()}
-    kind, answer = ask(trial, peek(told).run, "masked", 0, Content(values=asked.values, blocks=blocks))
-    assert (kind, sorted(answer.blocks)) == ("masked", [] if signed else ["1", "4", "7"])
-
-
 def lists(trial: Trial, run: str = RUN) -> dict[str, bytes]:
-    return {site: enrolment(trial.identities[site], run, range(k, 9, 3)) for k, site in enumerate(SITES)}
+    return {
+        site: enrolment(trial.identities[site], run, range(k, 9, 3), public_of(made_up(site, 32)))
+        for k, site in enumerate(SITES)
+    }
 
 
 def test_a_roster_holds_what_the_sites_have_signed_and_nothing_else(trial: Trial) -> None:
     good, cards = lists(trial), trial.cards
-    keys = roster_of(good, cards, RUN, 9)
-    assert len(set(keys.values())) == 9
+    roster = roster_of(good, cards, RUN, 9)
+    assert roster.clients == {"east": (0, 3, 6), "north": (1, 4, 7), "south": (2, 5, 8)}
     east, forger = trial.identities["east"], Identity.make("east", made_up("forger"))
+    key, mine = public_of(bytes(32)), range(0, 9, 3)
     bad: list[tuple[Mapping[str, bytes], str]] = [
-        ({**good, "east": enrolment(forger, RUN, range(0, 9, 3))}, "bad-signature"),
+        ({**good, "east": enrolment(forger, RUN, mine, key)}, "bad-signature"),
         ({**good, "east": good["north"]}, "bad-signature"),
         ({**good, "east": good["east"][:-1]}, "bad-signature"),
         ({**good, "east": b""}, "bad-signature"),
-        ({**good, "east": enrolment(east, "1" * 32, range(0, 9, 3))}, "other-roster"),
-        ({**good, "east": enrolment(east, RUN, range(9))}, "other-roster"),  # also others' clients
-        ({**good, "east": enrolment(east, RUN, [0, 3])}, "other-roster"),
+        ({**good, "east": enrolment(east, "1" * 32, mine, key)}, "other-roster"),
+        ({**good, "east": enrolment(east, RUN, range(9), key)}, "other-roster"),  # also others' clients
+        ({**good, "east": enrolment(east, RUN, [0, 3], key)}, "other-roster"),
+        ({**good, "east": enrolment(east, RUN, mine, roster.keys["south"])}, "other-roster"),
+        ({**good, "east": enrolment(east, RUN, mine, key[:-1])}, "malformed"),
         ({**good, "west": good["east"]}, "unknown-peers"),
         ({name: signed for name, signed in good.items() if name != "east"}, "unknown-peers"),
     ]
     for given, code in bad:
         with pytest.raises(Refused, match=code):
             roster_of(given, cards, RUN, 9)
-    assert enrolled(good["east"], cards["east"], RUN).keys() == {0, 3, 6}
-    secrets = {signer_of(east, run, client) for run in (RUN, "1" * 32) for client in (0, 3)}
-    assert len(secrets) == 4
+    unsigned = {**good, "east": enrolment(forger, RUN, mine, key)}  # where sites do not know each other
+    assert roster_of(unsigned, None, RUN, 9).keys["east"] == key
+
+
+def test_an_aggregator_cannot_put_its_own_key_in_a_sites_place(trial: Trial) -> None:
+    """The other sites refuse the list before the first round; where sites do not sign they cannot tell."""
+    posing = Identity.make("south", made_up("posing"))
+
+    def meddle(way: str, site: str, envelope: bytes) -> bytes:
+        if (way, site, peek(envelope).kind) == ("down", "north", "roster"):
+            raise Killed
+        return envelope
+
+    for trust, outcome in ((SIGNED, {"code": "bad-signature"}), ({**SIGNED, "identities": None}, {})):
+        (folder := trial.folder / str(len(outcome))).mkdir()
+        here = Trial(folder, trial.records)
+        here.carrier.meddle = meddle
+        with pytest.raises(Killed):
+            here.run(study(trust={key: value for key, value in trust.items() if value is not None}))
+        sent = here.carrier.sent[-1][1]
+        good = Content.read(unseal(sent, here.identities["north"], here.aggregator.card).body).blocks
+        false = enrolment(posing, peek(sent).run, range(2, 9, 3), public_of(made_up("mine", 32)))
+        assert ask(here, peek(sent).run, "roster", 0, Content(blocks={**good, "south": false}))[1].values == outcome
 
 
 def test_a_guard_takes_one_roster_for_a_run(trial: Trial) -> None:
@@ -132,15 +126,36 @@ def test_a_guard_takes_one_roster_for_a_run(trial: Trial) -> None:
 
     with pytest.raises(Killed):
         trial.run(study(trust=SIGNED), watch=stop)
-    run = peek(trial.carrier.sent[-1][1]).run
-    good = Content(blocks=lists(trial, run))
+    sent = next(e for site, e in trial.carrier.sent if site == "north" and peek(e).kind == "roster")
+    run = peek(sent).run
+    good = Content.read(unseal(sent, trial.identities["north"], trial.aggregator.card).body)
     assert ask(trial, run, "roster", 0, good, 2**50)[0] == "known"
-    swapped = {
-        site: enrolment(trial.identities[site], run, range(k, 9, 3))
-        for k, site in enumerate(("south", "north", "east"))
-    }
-    assert ask(trial, run, "roster", 0, Content(blocks=swapped), 2**50 + 1)[1].values == {"code": "other-roster"}
+    other = {**good.blocks, "south": lists(trial, run)["south"]}
+    assert ask(trial, run, "roster", 0, Content(blocks=other), 2**50 + 1)[1].values == {"code": "other-roster"}
     assert ask(trial, run, "roster", 0, Content(), 2**50 + 2)[1].values == {"code": "unknown-peers"}
+
+
+def test_no_sum_is_opened_that_a_quorum_has_not_signed(trial: Trial) -> None:
+    """Three sites, one of which may be missing: too few for each to decide alone who is in the sum."""
+    run, asked = stopped_before(trial, "reveal", 1, SIGNED)
+    signatures = {name: block for name, block in asked.blocks.items() if name.startswith("by ")}
+    assert sorted(signatures) == ["by east", "by north", "by south"]
+    shares = {name: block for name, block in asked.blocks.items() if name.startswith("from ")}
+
+    def told(blocks: Mapping[str, bytes]) -> Content:
+        return Content(values=asked.values, rows=asked.rows, blocks={**shares, **blocks})
+
+    bad = [
+        ({}, "no-quorum"),
+        ({"by east": signatures["by east"]}, "no-quorum"),
+        ({"by east": signatures["by east"], "by north": signatures["by east"]}, "bad-signature"),
+        ({**signatures, "by west": signatures["by east"]}, "other-survivors"),
+    ]
+    for number, (blocks, code) in enumerate(bad):
+        assert ask(trial, run, "masked", 1, told(blocks), 2**50 + number)[1].values == {"code": code}
+    fewer = Content(values={"stage": "agree", "alive": ["east", "north"]}, rows=asked.rows)
+    assert ask(trial, run, "masked", 1, fewer, 2**51)[1].values == {"code": "spent-round"}  # it has signed all three
+    assert ask(trial, run, "masked", 1, asked, 2**51 + 1)[0] == "masked"
 
 
 def test_sites_that_do_not_know_each_other_sign_nothing(trial: Trial) -> None:
@@ -148,14 +163,6 @@ def test_sites_that_do_not_know_each_other_sign_nothing(trial: Trial) -> None:
     guard.site = replace(guard.site, peers={})
     with pytest.raises(SiteRefused, match="south refuses: it has no public keys of the other sites"):
         trial.run(study(trust=SIGNED))
-
-
-def test_all_are_neighbours_and_nothing_is_left_to_chance(trial: Trial) -> None:
-    plan = study(trust={**SIGNED, "colluders": 1}).planned(trial.records.shape).plan
-    found = setting_of(plan, RUN, 0, tuple(range(9)), roster_of(lists(trial), trial.cards, RUN, 9))
-    assert (found.neighbours, found.threshold, len(found.identities)) == (8, 6, 9)
-    assert graph_failure(9, found.neighbours, found.threshold, 1, 3, active=True) == 0
-    assert recovery_failure(9, found.neighbours, found.threshold, 3) == 0
 
 
 def test_what_is_promised_against_a_server_that_lies_is_said_only_then(trial: Trial) -> None:

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.certificate.certify import differences
-from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.certificate.certify import certify_measured, differences
 from fedveil.cli.plan_page import page
 from fedveil.cli.show import rounded_up
 from fedveil.core.errors import BadValue, TooFewSurvivors
 from fedveil.federation.aggregator.consortium import consortium
 from fedveil.federation.aggregator.described import Described, described_by
-from fedveil.federation.aggregator.generate import planned_at_sites
+from fedveil.federation.aggregator.measured import planned_at_sites
 from fedveil.federation.aggregator.refusals import SiteRefused
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Guard, Terms
@@ -23,13 +22,13 @@ from fedveil.ledger import Ledger, read_export
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.study import Study
 from fedveil.privacy.trust import CENTRAL
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Measurer
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.sums import ALL
 from fedveil.stages.synthesise.asking import Question
 from fedveil.stages.synthesise.generator import Generator
 from fedveil.stages.synthesise.learn import learned_generator
-from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.stages.synthesise.request import GeneratorRequest
 from fedveil.stages.synthesise.table import table_of
 from fedveil.sums.homomorphic.library import has_tenseal
@@ -85,8 +84,8 @@ class Shops:
     cells: Unprepared
     trial: Trial
 
-    def plan(self) -> SynthesisPlan:
-        return SynthesisPlan.read((self.trial.folder / "out" / "plan.toml").read_text())
+    def plan(self) -> MeasuredPlan:
+        return MeasuredPlan.read((self.trial.folder / "out" / "plan.toml").read_text())
 
     def generate(self, resume: bool = False, watch: Any = None) -> Generator:
         return self.trial.generate(self.study, self.request, resume, watch)
@@ -149,21 +148,21 @@ def in_one_process(shops: Shops, noise: dict[str, Entropy], lost: dict[str, set[
         trust=plan.trust,
         fails=lambda turn, client: client in (lost or {}).get(ALL[turn], ()),
     )
-    return learned_generator(plan.name, plan.preparation, shops.request, table_of(found), plan.units, by)
+    return learned_generator(plan.name, plan.sums, shops.request, table_of(found), plan.units, by)
 
 
 def assert_recorded(shops: Shops, found: Generator) -> None:
     """Every site has charged once, kept the generator, can certify it, and has no secret left."""
     out = shops.trial.folder / "out"
-    whole = certify_synthesis(out, "0")
+    whole = certify_measured(out, "0")
     assert (out / "generator.json").read_text() == found.text()
     assert whole.guarantees[0].answer.epsilon <= 5.0
     for site in SITES:
         (own,) = (shops.trial.folder / site / "runs").iterdir()
         assert (own / "generator.json").read_bytes() == (out / "generator.json").read_bytes()
         assert [entry.kind for entry in read_export(own / "ledger.jsonl")] == ["charge", "release"]
-        assert certify_synthesis(own, "0").plan == whole.plan
-        assert differences(certify_synthesis(own, "0"), (own / "certificate.json").read_bytes()) == []
+        assert certify_measured(own, "0").plan == whole.plan
+        assert differences(certify_measured(own, "0"), (own / "certificate.json").read_bytes()) == []
         assert not {path.name for path in (own / "private").iterdir()} & {"key", "proposal", "sums.key"}
     assert not {path.name for path in (out / "private").iterdir()} & {"checkpoint", "questions", "released"}
     assert {plan.hash for plan in shops.trial.plans} == {whole.plan.hash}  # the operators were shown no other

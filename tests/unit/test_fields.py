@@ -17,8 +17,8 @@ from fedveil.planning.design import read_request
 from fedveil.privacy import trust
 from fedveil.stages.evaluate import budget
 from fedveil.stages.prepare import request
-from fedveil.stages.synthesise import deep_request
-from fedveil.stages.train import schedule_request
+from fedveil.stages.synthesise import request as generator_request
+from fedveil.stages.train import request as schedule_request
 from fedveil.stages.train.registry import KINDS, exclusions_of, request_type
 
 PAGE = Path(__file__).parents[2] / "docs" / "study-file.md"
@@ -80,7 +80,7 @@ TABLES = {  # fields are named within their tables
     "trust": trust,
     "schedule": schedule_request,
     "prepare": request,
-    "generator": deep_request,
+    "generator": generator_request,
     "": (plan, study, tune_request, budget, federate),
 }
 

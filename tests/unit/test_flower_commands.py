@@ -8,7 +8,7 @@ import pytest
 
 from fedveil.core.errors import NotAvailable
 from fedveil.federation.flower.network import FlowerFailed, Link, register, start_link, write_connection
-from fedveil.federation.flower.node import run_node
+from fedveil.federation.flower.node import run_flower_node
 from fedveil.federation.flower.processes import Processes, free_port
 
 
@@ -23,7 +23,7 @@ def test_without_flower_the_way_out_is_said(link: Link, tmp_path: Path, monkeypa
         needing: list[Callable[[], object]] = [
             lambda: register(tmp_path, link, {}),
             lambda: start_link(processes, link, tmp_path),
-            lambda: run_node(link, tmp_path, tmp_path, 1.0, lambda: True, lambda _: None),
+            lambda: run_flower_node(link, tmp_path, tmp_path, 1.0, lambda: True, lambda _: None),
         ]
         for one in needing:
             with pytest.raises(NotAvailable, match=r"pip install 'fedveil\[flower\]'"):

@@ -38,11 +38,11 @@ def written(folder: Path) -> str:
 def test_an_identifier_is_left_out_and_asked_about(tmp_path: Path) -> None:
     given = {"data": written(tmp_path), "target": "ill", "classes": ("0", "1")}
     draft, _ = draft_study(Wish(**given))  # type: ignore[arg-type]
-    assert set(draft.unused) == {"mrn"}
+    assert set(draft.columns.unused) == {"mrn"}
     assert [one.key for one in draft.questions] == ["data.ignore"]
     assert "# OPEN data.ignore" in draft.text()
     assert draft.complete  # a name can be right
     for answer in ({"ignore": ("mrn",)}, {"keep": ("mrn",)}):
         answered, _ = draft_study(Wish(**given, **answer))  # type: ignore[arg-type]
         assert answered.questions == ()
-        assert ("mrn" in answered.texts) == ("keep" in answer)
+        assert ("mrn" in answered.columns.texts) == ("keep" in answer)

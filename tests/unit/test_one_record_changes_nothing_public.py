@@ -94,7 +94,7 @@ def test_a_nul_in_a_text_file_is_refused_by_its_line(tmp_path: Path, column: str
     cells = dict.fromkeys(("name", "ill", "site", "unused"), "ab")
     rows = [cells, {**cells, column: NUL}]
     (tmp_path / "v.csv").write_text("\n".join([",".join(cells), *(",".join(row.values()) for row in rows)]) + "\n")
-    source = Source(
+    source = Source.of(
         source="v.csv", feature_bound=1.0, target="ill", classes=("ab", "x"), client_column="site", ignore=("unused",)
     )
     with pytest.raises(BadValue, match=r"^v\.csv, line 3, must hold no character of code 0"):

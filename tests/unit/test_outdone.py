@@ -12,9 +12,8 @@ from fedveil.planning.study import study_of
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.train.hidden.schedule import Problem, designed
 from fedveil.stages.train.hidden.schedule.families import Frame, Shape
-from fedveil.stages.train.hidden.schedule.outdone import outdone
-from fedveil.stages.train.hidden.schedule.search import hopeful, pick
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.hidden.schedule.search import hopeful, outdone, pick
+from fedveil.stages.train.request import ScheduleRequest
 
 
 def shape(rounds: int, bias: float, injected: float, order: str = "secret") -> Shape:

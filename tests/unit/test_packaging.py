@@ -10,11 +10,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "fedveil"
 DOORS = {  # what may import the libraries of an extra
-    "figures": ("report/figures.py", "cli/figures.py"),
+    "figures": ("report/figures.py", "report/trade_off.py", "cli/figures.py"),
     "torch": ("models/torch/library.py",),
     "he": ("sums/homomorphic/library.py",),
     "onnx": ("release/to_onnx.py", "release/to_onnx_torch.py"),
     "skops": ("release/to_sklearn.py",),
+    "pandas": ("release/model.py", "jobs/ask.py"),
     "flower": ("federation/flower/",),
     "studio": ("studio/", "cli/studio.py"),
     "sql": ("data/read_sql.py",),

@@ -23,14 +23,13 @@ from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.adding import LARGEST_PART, Adder, Noising, bounded, noised, plain_sum
 from fedveil.stages.protocol import HERE, Away, Consortium, Memory, State, Total, nobody
 from fedveil.stages.train.acting import Interim
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.dpsgd.steps import train_dpsgd
 from fedveil.stages.train.fedavg.answering import FedAvgAnswering
 from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
 from fedveil.stages.train.hidden.answering import HiddenAnswering, Laid, contribution
 from fedveil.stages.train.hidden.asking import advance, model_of
-from fedveil.stages.train.hidden.deal import deal
-from fedveil.stages.train.hidden.drawn import Drawn
+from fedveil.stages.train.hidden.deal import Drawn, deal
 from fedveil.stages.train.hidden.steps import Rule, step
 from fedveil.stages.train.hidden.steps import State as Stepped
 from fedveil.stages.train.rounds import unpacked
@@ -222,7 +221,7 @@ class TestDpSgd:
         """The same rounds and the same noise, but for the rounding of each window's sum."""
         records = records_of()
         plan = dpsgd_plan(records, network=Network(window=window))
-        here = train(replace(plan, trust=Trust()), records, Entropy.from_key(KEY)).model
+        here = train(plan, records, Entropy.from_key(KEY)).model
         there = train_dpsgd(plan, records, Entropy.from_key(KEY), lambda done: None).model
         assert np.abs(here).max() > 1e-3
         assert np.abs(here - there).max() < 1e-9
@@ -242,7 +241,7 @@ class TestDpSgd:
     def test_clients_that_do_not_wait_run_as_without_trust(self) -> None:
         records = records_of()
         plan = dpsgd_plan(records, network=Network(delay=0.5))
-        here = train(replace(plan, trust=Trust()), records, Entropy.from_key(KEY)).model
+        here = train(plan, records, Entropy.from_key(KEY)).model
         there = train_dpsgd(plan, records, Entropy.from_key(KEY), lambda done: None).model
         assert here.tobytes() == there.tobytes()
 

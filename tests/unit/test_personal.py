@@ -15,9 +15,7 @@ from fedveil.cli import main
 from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
 from fedveil.jobs.local import run_study
-from fedveil.jobs.own_model.choose import Own, best_threshold, personal
-from fedveil.jobs.own_model.fit import fitted
-from fedveil.jobs.personal import personalise
+from fedveil.jobs.personal import Own, best_threshold, fitted, personal, personalise
 from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import loss_named
 from fedveil.planning.plan import Plan, read_plan, write_plan

@@ -10,8 +10,7 @@ from fedveil.data.records import DataShape
 from fedveil.models.spec import ModelPlan
 from fedveil.privacy.target import Target
 from fedveil.stages.train.hidden.design import HiddenRequest
-from fedveil.stages.train.request import Task
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.request import ScheduleRequest, Task
 from fedveil.theory.allocation import AllocationLaw, Summands
 from fedveil.theory.closing import Part, lengths
 from fedveil.theory.convolution import log_moment, opened

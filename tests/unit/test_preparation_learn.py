@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from fedveil.core.errors import BadValue
 from fedveil.core.values import Matrix, Vector
 from fedveil.data.records import DataShape
-from fedveil.engine.preparing import learned_from, planned_columns
+from fedveil.engine.study import learned_from, planned_for
 from fedveil.jobs.local import open_any_study, open_study, plan_study
 from fedveil.noise.entropy import Entropy
 from fedveil.privacy.target import Target
@@ -180,7 +180,7 @@ def study(folder: Path, columns: dict[str, list[Any]], **tables: dict[str, Any])
     return {
         "data": {"source": str(folder / "data.csv"), "target": "y", "classes": 2, **tables.pop("data", {})},
         "clients": tables.pop("clients", {"kind": "equal", "count": 4}),
-        "model": {"kind": "logistic"},
+        "model": {"kind": "logistic", "shape": "linear"},
         "privacy": {"epsilon": 4.0, "delta": 1e-5, "neighbours": "zero-out"},
         "algorithm": {"kind": "dpsgd", "rate": 0.2, "rounds": 10},
         **tables,
@@ -190,7 +190,7 @@ def study(folder: Path, columns: dict[str, list[Any]], **tables: dict[str, Any])
 def prepared(tables: dict[str, Any]) -> tuple[Unprepared, LearnedRule]:
     found, raw = open_any_study(tables)
     assert isinstance(raw, Unprepared)
-    return raw, learned_from(planned_columns(found, raw).plan, raw, Entropy.from_seed(0))
+    return raw, learned_from(planned_for(found, raw).plan, raw, Entropy.from_seed(0))
 
 
 N = 800

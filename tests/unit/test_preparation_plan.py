@@ -55,7 +55,9 @@ def training(plan: Plan, adversary: Adversary) -> Mechanism:
     """What the observer sees of training alone, as a mechanism file would state it."""
     match plan.method:
         case DpSgd() as method:
-            return method.client_settings[0].charged(method.sampling, method.clipping, plan.target.neighbours)
+            one, left = method.client_settings[0], plan.trust.left(adversary, plan.data.clients)
+            seen = replace(one, noise=one.noise * math.sqrt(left))
+            return seen.charged(method.sampling, method.clipping, plan.target.neighbours)
         case FedAvg() as method:
             found = method.mechanism(adversary, plan.setup)
             assert found is not None

@@ -14,7 +14,8 @@ from fedveil.accounting.compare import account_for
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import Labels
-from fedveil.engine.evaluating import ModelEvaluator, evaluated
+from fedveil.engine.run import evaluator_of
+from fedveil.engine.study import evaluated
 from fedveil.jobs.local import plan_study
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import HeldOutRecords, Plan, read_plan, write_plan
@@ -24,8 +25,7 @@ from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.stages.evaluate.numbers import SIZE, Errors, contribution, error_sums
 from fedveil.stages.evaluate.statement import NO_EVALUATION
-from fedveil.stages.sums import STEPS
-from fedveil.stages.units import whole_client
+from fedveil.stages.sums import STEPS, whole_client
 
 SHAPE = DataShape(records=600, features=3, classes=0, clients=60, largest_client=10, smallest_client=10, bound=1.0)
 PRIVACY = {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out"}
@@ -206,6 +206,6 @@ def test_the_largest_error_is_part_of_the_plan_and_of_numbers_alone() -> None:
 
 def test_nothing_is_said_of_the_target_without_its_unit() -> None:
     plan = planned()
-    told = ModelEvaluator.of(plan, np.zeros(3)).told([np.array([600.0, 60.0, 9.0, 0.0, 60.0])], None)
+    told = evaluator_of(plan, np.zeros(3)).told([np.array([600.0, 60.0, 9.0, 0.0, 60.0])], None)
     assert told["mae"] == pytest.approx(0.2)  # of a range from -1 to 1
     assert told["on"] == "training"

@@ -14,7 +14,7 @@ from fedveil.accounting.compare import account_for
 from fedveil.core.errors import BadValue
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
-from fedveil.engine.evaluating import evaluated
+from fedveil.engine.study import evaluated
 from fedveil.models.probabilities import margins
 from fedveil.models.spec import loss_named
 from fedveil.noise.entropy import Entropy

@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 
 from fedveil.accounting.compare import account_for
-from fedveil.certificate.certify import differences
-from fedveil.certificate.profile import certify_profile
+from fedveil.certificate.certify import certify_measured, differences
 from fedveil.core.errors import FedveilError, Interrupted
 from fedveil.data.records import DataShape
 from fedveil.engine.system import System
 from fedveil.jobs.entry import ProfileResult, Wish, profile_data
 from fedveil.jobs.local import plan_study
-from fedveil.ledger.composition import Charged, together
-from fedveil.ledger.costs import cost_of, read_charged
+from fedveil.ledger.costs import Charged, cost_of, together
+from fedveil.planning.plan import read_any_plan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.planning.study import read_study
 from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.profile.budget import Sizes, profile_plan
 from fedveil.stages.profile.found import NumberColumn, Profile
-from fedveil.stages.profile.plan import ProfilePlan
 from fedveil.version import __version__
 
 ROWS = 4000
@@ -120,9 +119,7 @@ class TestWhatItCosts:
     def test_its_epsilon_is_that_of_the_composed_gaussians(self) -> None:
         target = Target(epsilon=1.0, delta=1e-5)
         plan = profile_plan("p", shape(), target, Sizes(3, 2, True), None)
-        parts = [
-            Gaussian(noise_multiplier=one.noise, neighbours="replace-one") for one in plan.preparation.measurements
-        ]
+        parts = [Gaussian(noise_multiplier=one.noise, neighbours="replace-one") for one in plan.sums.measurements]
         whole = account_for(Compose(parts=tuple(parts)), delta=1e-5).epsilon
         assert whole <= plan.promise("final-model").epsilon <= 1.0
         assert plan.promise("final-model").epsilon <= 1.02 * whole
@@ -146,9 +143,9 @@ class TestWhatItCosts:
 
     def test_its_text_reads_back_and_is_what_the_books_read(self) -> None:
         plan = profile_plan("p", shape(), Target(epsilon=1.0, delta=1e-5), Sizes(3, 2, True), None)
-        assert ProfilePlan.read(plan.text()) == plan == read_charged(plan.text())
+        assert MeasuredPlan.read(plan.text()) == plan == read_any_plan(plan.text())
         with pytest.raises(FedveilError, match="rounds"):
-            ProfilePlan.read(plan.text().replace("[profile]", "[profile]\nrounds = 3"))
+            MeasuredPlan.read(plan.text().replace("[measured]", "[measured]\nrounds = 3"))
 
     def test_books_compose_it_exactly_and_not_by_its_epsilon_alone(self) -> None:
         target = Target(epsilon=1.0, delta=1e-5)
@@ -161,7 +158,7 @@ class TestWhatItCosts:
         }
         runs = [Charged.read(json.loads(json.dumps(payload)))] * 4
         found = together(runs, ("final-model", "record", "replace-one"), 1e-5)
-        four = Compose(parts=(plan.preparation.mechanism("replace-one"),) * 4)
+        four = Compose(parts=(plan.sums.mechanism("replace-one"),) * 4)
         exact = account_for(four, delta=1e-5).epsilon
         assert exact <= found <= 1.03 * exact < 4.0
 
@@ -169,7 +166,7 @@ class TestWhatItCosts:
 class TestRecords:
     def test_it_is_certified_from_its_records_alone(self, made: tuple[ProfileResult, dict]) -> None:
         folder = made[0].folder
-        found = certify_profile(folder, __version__)
+        found = certify_measured(folder, __version__)
         assert differences(found, (folder / "certificate.json").read_bytes()) == []
         assert [one.adversary for one in found.guarantees] == list(ADVERSARIES)
         assert not (folder / "private" / "key").exists()
@@ -183,7 +180,7 @@ class TestRecords:
         changed = (tmp_path / name).read_text().replace("2", "3", 1)
         (tmp_path / name).write_text(changed)
         with pytest.raises(FedveilError):
-            certify_profile(tmp_path, __version__)
+            certify_measured(tmp_path, __version__)
 
     def test_a_profile_over_the_cap_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
         from fedveil.ledger import Cap, Ledger
@@ -203,7 +200,7 @@ class TestRecords:
     def test_an_interrupted_profile_is_finished_with_the_same_noise(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        import fedveil.engine.profiling as acting
+        import fedveil.jobs.entry as acting
 
         write(tmp_path / "v.csv", rows=200)
         wish = Wish(data=str(tmp_path / "v.csv"), target="ill")
@@ -227,22 +224,22 @@ class TestTheDraft:
         study = read_study(made[0].folder / "study.toml")
         source = study.source
         assert source is not None
-        assert source.classes == ("no", "yes")
-        assert source.unlisted == "drop-row"
-        assert set(source.scale) == {"age", "debt"}
-        assert set(source.bend) == {"debt"}
-        assert set(source.categories) == {"ward"}
-        assert source.categories["ward"][-1] == "(other)"
-        assert source.ignore == ("name",)
+        assert source.labelling.classes == ("no", "yes")
+        assert source.labelling.unlisted == "drop-row"
+        assert set(source.features.scale) == {"age", "debt"}
+        assert set(source.features.bend) == {"debt"}
+        assert set(source.features.categories) == {"ward"}
+        assert source.features.categories["ward"][-1] == "(other)"
+        assert source.features.ignore == ("name",)
 
     def test_a_number_to_predict_gets_its_range(self, tmp_path: Path) -> None:
         write(tmp_path / "v.csv", rows=2000)
         result = profile_data(Wish(data=str(tmp_path / "v.csv"), target="age"), 2.0, tmp_path / "out")
         study = read_study(tmp_path / "out" / "study.toml")
         assert study.source is not None
-        assert study.source.target_scale is not None
-        assert study.source.target_scale[0] <= 40
-        assert study.source.target_scale[1] >= 60
+        assert study.source.labelling.target_scale is not None
+        assert study.source.labelling.target_scale[0] <= 40
+        assert study.source.labelling.target_scale[1] >= 60
         assert study.model.kind == "huber"
         assert result.draft.complete
 
@@ -279,7 +276,7 @@ class TestADraftRunsAsItIs:
         assert result.draft.complete
         study = read_study(tmp_path / "out" / "study.toml")
         assert study.prepare is None
-        assert plan_study(tmp_path / "out" / "study.toml").plan.data.records == 600
+        assert plan_study(tmp_path / "out" / "study.toml").plan.data.records == 480  # a fifth is held out
 
     def test_where_no_column_is_left_that_is_asked(self, tmp_path: Path) -> None:
         lines = [f"person {k},{'no' if k % 3 else 'yes'}" for k in range(600)]

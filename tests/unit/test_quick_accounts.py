@@ -13,7 +13,7 @@ from fedveil.accounting.observers import Participation, calibrate_views, observe
 from fedveil.accounting.sampled import certified_epsilon, hidden_pairs, sampled_evaluators
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import LastIterate
-from fedveil.theory.quick_window import quick_window
+from fedveil.theory.exchange import quick_window
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -91,7 +91,7 @@ def test_messages_of_a_lost_relay_count_as_failed(tmp_path: Path) -> None:
     with relay(tmp_path / "relay.sock", leave):
         carrier = RelayCarrier(tmp_path / "relay.sock", nothing)
         assert carrier.push("7", b"sealed", 1.0) == ""
-        assert carrier.pull(["", "one"]) == {"": b"", "one": b""}
+        assert carrier.pull(["", "one"], 1.0) == {"": b"", "one": b""}
         with pytest.raises(RelayLost, match="again and again"):
             carrier.online()
         carrier.close()
@@ -173,7 +173,7 @@ def test_whatever_a_relay_says_is_an_answer_or_a_failure(
                     assert name.isascii()
                     assert len(name) <= 200
                 with suppress(RelayLost):
-                    found = carrier.pull(["one", "two", ""])
+                    found = carrier.pull(["one", "two", ""], 1.0)
                     assert set(found) <= {"one", "two", ""}
                     assert all(isinstance(envelope, bytes) for envelope in found.values())
         finally:
@@ -194,7 +194,7 @@ def test_a_relay_cannot_make_the_aggregator_read_more_than_it_takes(tmp_path: Pa
 
     with relay(tmp_path / "relay.sock", speak):
         carrier = RelayCarrier(tmp_path / "relay.sock", nothing)
-        assert carrier.pull(["one"]) == {"one": b""}
+        assert carrier.pull(["one"], 1.0) == {"one": b""}
         assert carrier.push("7", b"sealed", 1.0) == ""
         carrier.close()
     assert sum(sent) < 2**24  # what the system's own buffers take
@@ -209,7 +209,7 @@ def test_many_empty_blocks_are_not_unpacked(tmp_path: Path) -> None:
 
     with relay(tmp_path / "relay.sock", speak):
         carrier = RelayCarrier(tmp_path / "relay.sock", nothing)
-        assert carrier.pull(["one"]) == {"one": b""}
+        assert carrier.pull(["one"], 1.0) == {"one": b""}
         carrier.close()
 
 
@@ -226,7 +226,7 @@ def test_a_relay_that_drips_does_not_hold_the_aggregator(tmp_path: Path) -> None
 
     with relay(tmp_path / "relay.sock", speak):
         carrier, began = RelayCarrier(tmp_path / "relay.sock", nothing, patience=0.4), time.monotonic()
-        assert carrier.pull(["one"]) == {"one": b""}
+        assert carrier.pull(["one"], 1.0) == {"one": b""}
         carrier.close()
         over.set()
         assert time.monotonic() - began < 100.0  # ten thousand bytes would take two hundred seconds
@@ -241,11 +241,11 @@ def test_larger_questions_allow_larger_answers(tmp_path: Path) -> None:
 
     with relay(tmp_path / "relay.sock", speak):
         carrier = RelayCarrier(tmp_path / "relay.sock", nothing)
-        carrier.pull(["one"])
+        carrier.pull(["one"], 1.0)
         carrier.push("7", bytes(2**21), 1.0)
-        carrier.pull(["one"])
+        carrier.pull(["one"], 1.0)
         carrier.close()
-    assert [int(order[0][1]) for order in orders if order[0][0] == "pull"] == [2**26, 2**27]
+    assert [int(order[0][1].split()[0]) for order in orders if order[0][0] == "pull"] == [2**26, 2**27]
 
 
 def test_the_first_command_of_flowers_that_fails_is_the_last(tmp_path: Path) -> None:

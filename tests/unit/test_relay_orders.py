@@ -48,7 +48,7 @@ class Link:
 
 
 def pull(orders: Orders, most: int, *names: str) -> dict[str, bytes]:
-    return dict(orders.carry_out("pull", str(most).encode(), [(name, b"") for name in names]))
+    return dict(orders.carry_out([("pull", f"{most} 0".encode()), *((name, b"") for name in names)]))
 
 
 def test_what_does_not_fit_comes_later_and_what_never_fits_is_a_failure() -> None:
@@ -85,7 +85,7 @@ def test_a_link_that_is_away_is_no_failure_of_a_message() -> None:
     with pytest.raises(httpx.ConnectError):
         pull(orders, 100, "a")
     with pytest.raises(ValueError, match="an order must be one of"):
-        orders.carry_out("run", b"", [])
+        orders.carry_out([("run", b"")])
 
 
 def test_a_message_of_an_earlier_run_is_lost_and_spoils_no_other() -> None:

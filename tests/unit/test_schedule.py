@@ -11,10 +11,9 @@ from fedveil.accounting.hidden import unhidden_mus
 from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.privacy.mechanism import Gaussian, LastIterate, Mechanism
 from fedveil.stages.train.hidden.schedule import Problem, design
-from fedveil.stages.train.hidden.schedule.criterion import yardstick
 from fedveil.stages.train.hidden.schedule.families import Frame, growing, injected, law_risk, shaped, target_mu
-from fedveil.stages.train.hidden.schedule.noise import energies, spread_noise
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.hidden.schedule.problem import energies, spread_noise, yardstick
+from fedveil.stages.train.request import ScheduleRequest
 
 SMALL = Problem(units=600, dimension=8, lipschitz=1.0, smoothness=0.25, epsilon=1.0, delta=1e-4)
 PUBLIC = replace(SMALL, order="public")

@@ -22,8 +22,7 @@ from fedveil.federation.site.record import World
 from fedveil.ledger import Ledger
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan, write_plan
-from fedveil.privacy.trust import Trust
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused, peek, unseal
@@ -282,7 +281,7 @@ def test_a_window_without_answer_does_not_change_the_answer_to_another(tmp_path:
     records = some_records(60, clients=2)
     client_settings = (settings(rounds=4), settings(rounds=8))
     plan = dpsgd_plan(records, *client_settings, optimiser=Optimiser(momentum=0.9), network=Network(window=2))
-    plan = replace(plan, trust=Trust(), seeded=False)
+    plan = replace(plan, seeded=False)
     mine = some_records(30, clients=1)
     site = site_of(plan, mine, (0,), Entropy.from_seed(1), tmp_path)
     asked = Content(rows={"model": np.full(plan.dimension, 0.1)})

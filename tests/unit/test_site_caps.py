@@ -11,7 +11,7 @@ import pytest
 from fedveil.federation.aggregator.refusals import SiteRefused
 from fedveil.federation.site.guard import Terms
 from fedveil.ledger import Cap
-from fedveil.ledger.composition import Charged
+from fedveil.ledger.costs import Charged
 from fedveil.ledger.filter import ORDERS, epsilon_of, total_spent
 from fedveil.ledger.transaction import costs_of
 from fedveil.planning.plan import Plan, write_plan

@@ -187,7 +187,7 @@ def test_a_guard_that_accepts_anything_without_a_cap_is_refused() -> None:
 
 
 def test_answers_hold_what_the_plan_names_and_no_more(trial: Trial) -> None:
-    """Every answer of a run, opened: counts before the plan, one row of whole numbers a round, and nothing else."""
+    """Every answer of a run, opened: counts and a version, one row of whole numbers a round, and nothing else."""
     trial.run(study())
     shapes = set()
     for site, envelope in trial.carrier.back:
@@ -195,7 +195,7 @@ def test_answers_hold_what_the_plan_names_and_no_more(trial: Trial) -> None:
         content = Content.read(opened.body)
         shapes.add((opened.head.kind, tuple(sorted(content.values)), tuple(sorted(content.rows)), len(content.blocks)))
     assert shapes == {
-        ("here", ("bound", "classes", "features"), ("numbers", "owner", "positions", "sizes"), 0),
+        ("here", ("bound", "classes", "features", "version"), ("numbers", "owner", "positions", "sizes"), 0),
         ("accepted", ("plan",), (), 0),
         ("update", ("clients",), ("total",), 0),
         ("recorded", (), (), 0),

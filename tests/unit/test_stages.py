@@ -12,7 +12,7 @@ import pytest
 
 from fedveil.core.errors import TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.engine.evaluating import ModelEvaluator
+from fedveil.engine.run import evaluator_of
 from fedveil.engine.train import train
 from fedveil.federation.aggregator.across import Across
 from fedveil.federation.agreements.turns import spans
@@ -40,6 +40,13 @@ HIDDEN: dict[str, dict[str, Any]] = {
     "hidden, poisson": {"order": "poisson", "rate": 0.2, "largest_batch": 60},
     "hidden, independent": {"order": "independent", "largest_batch": 60},
 }
+WIDE = {"kind": "dpsgd", "network": {"window": 2.0}, "rounds": 7, "clip": "adaptive"}
+SEGMENTS = {
+    "kind": "dpsgd",
+    "rounds": None,
+    "segments": [{"rounds": 3, "noise": 9.0}, {"rounds": 6, "noise": 8.0, "rate": 0.3, "step": 0.1}],
+    "network": {"window": 4.0},
+}
 STUDIES: dict[str, dict[str, Any]] = {
     "fedavg": {"kind": "fedavg"},
     "fedavg, fixed size": {"kind": "fedavg", "sampling": "fixed-size", "cohort": 6},
@@ -49,17 +56,17 @@ STUDIES: dict[str, dict[str, Any]] = {
     "fedavg, correlated": {"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 4},
     "dpsgd": {"kind": "dpsgd", "optimizer": "sgd"},
     "dpsgd, adam": {"kind": "dpsgd", "optimizer": {"kind": "adam", "average": 0.9}},
-    "dpsgd, wide windows": {"kind": "dpsgd", "network": {"window": 2.0}, "rounds": 7, "clip": "adaptive"},
-    "dpsgd, segments": {
-        "kind": "dpsgd",
-        "rounds": None,
-        "segments": [{"rounds": 3, "noise": 9.0}, {"rounds": 6, "noise": 8.0, "step": 0.1}],
-        "network": {"window": 4.0},
-    },
-    "dpsgd, correlated": {"kind": "dpsgd", "correlation": {"bands": 3}, "sampling": "cyclic", "rate": 0.4},
+    "dpsgd, wide windows": WIDE,
+    "dpsgd, segments": SEGMENTS,
+    "dpsgd, batches clipped": {"kind": "dpsgd", "clipping": "batch", "weights": [1 / 12] * 12},
+    "dpsgd, local": {"kind": "dpsgd", "optimizer": "sgd"},
+    "dpsgd, local adam": {"kind": "dpsgd", "optimizer": {"kind": "adam", "average": 0.9}},
+    "dpsgd, local wide windows": WIDE,
+    "dpsgd, local segments": SEGMENTS,
+    "dpsgd, local correlated": {"kind": "dpsgd", "correlation": {"bands": 3}, "sampling": "cyclic", "rate": 0.4},
 }
 STAGES = pytest.mark.parametrize("name", [*HIDDEN, *STUDIES])
-FORGETFUL = [*HIDDEN, *(name for name in STUDIES if name.startswith("fedavg") and "correlated" not in name)]
+FORGETFUL = [*HIDDEN, *(name for name in STUDIES if "correlated" not in name and "local" not in name)]
 
 
 @cache
@@ -71,6 +78,8 @@ def records() -> Records:
 
 @cache
 def plan_of(name: str, trust: Trust = TRUST, evaluated: bool = False) -> Plan:
+    if "local" in name:
+        return designed(STUDIES[name], replace(TRUST, noise="local"), evaluated)
     if trust is CENTRAL:
         return replace(plan_of(name, TRUST, evaluated), trust=CENTRAL)
     if name in HIDDEN:
@@ -195,7 +204,7 @@ def test_a_repeated_turn_has_the_same_answer_and_an_earlier_one_none_where_clien
             assert all(np.array_equal(repeated[client], sent[client]) for client in sent)
         state = asking.advance(state, Total(plain_sum(turn, sent).total))
     question, sent = asked[0]
-    if name in FORGETFUL or name == "dpsgd":
+    if name in FORGETFUL or name == "dpsgd, local":
         return
     for again in (site, site_here(plan, records(), KEY, tmp_path)):
         with pytest.raises(Refused, match="stale-round"):
@@ -233,12 +242,12 @@ class TestNoisySums:
             trust=plan.trust,
             fails=fails,
         )
-        return json.dumps(ModelEvaluator.of(plan, model).counted(records(), by, None), sort_keys=True)
+        return json.dumps(evaluator_of(plan, model).counted(records(), by, None), sort_keys=True)
 
     def across(self, plan: Plan, model: np.ndarray, folder: Path, fails: Fails = nobody_fails) -> str:
         def job(across: Across) -> str:
             by = across.measures("evaluation", across.members.sizes, times=2, beside={"model": model})
-            return json.dumps(ModelEvaluator.of(plan, model).counted(None, by, None), sort_keys=True)
+            return json.dumps(evaluator_of(plan, model).counted(None, by, None), sort_keys=True)
 
         return across_sites(plan, records(), KEY, folder, SITES, job, fails)
 

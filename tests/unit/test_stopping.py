@@ -12,9 +12,9 @@ from fedveil.accounting.hidden import hidden_run
 from fedveil.accounting.stopping import stopped_log_delta
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.train.hidden.schedule import Problem, design
-from fedveil.stages.train.hidden.schedule.criterion import yardstick
-from fedveil.stages.train.hidden.schedule.stopped import bias_and_weights
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.hidden.schedule.families import bias_and_weights
+from fedveil.stages.train.hidden.schedule.problem import yardstick
+from fedveil.stages.train.request import ScheduleRequest
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.shift import shift_mu
 

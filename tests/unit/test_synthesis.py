@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.certificate.certify import differences
-from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.certificate.certify import certify_measured, differences
 from fedveil.core.errors import BadValue, FedveilError
-from fedveil.engine.synthesising import measured_generator, planned_synthesis
+from fedveil.engine.measured import measured_generator, planned_synthesis
 from fedveil.engine.system import System
 from fedveil.jobs.local import run_study
 from fedveil.jobs.synthesis import SynthesisResult, open_synthesis, sample, synthesise
 from fedveil.ledger import Ledger, read_export
-from fedveil.ledger.costs import cost_of, read_charged
+from fedveil.ledger.costs import cost_of
 from fedveil.ledger.place import beside
 from fedveil.noise.entropy import Entropy
+from fedveil.planning.plan import read_any_plan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.stages.measuring import Measurer
 from fedveil.stages.synthesise.generator import Generator
@@ -105,13 +105,13 @@ def test_rows_look_like_the_data(made: SynthesisResult) -> None:
 def test_it_is_charged_once_and_certified_for_every_observer(made: SynthesisResult) -> None:
     entries = read_export(made.folder / "ledger.jsonl")
     assert [entry.kind for entry in entries] == ["charge", "release"]
-    plan = read_charged(entries[0].payload["mechanism"])
+    plan = read_any_plan(entries[0].payload["mechanism"])
     assert plan == made.certificate.plan
     assert {one.adversary for one in made.certificate.guarantees} == set(ADVERSARIES)
     for one in made.certificate.guarantees:
         assert cost_of(plan, one.adversary).epsilon == one.answer.epsilon
     assert made.certificate.guarantees[0].answer.epsilon <= 2.0
-    again = certify_synthesis(made.folder, __version__)
+    again = certify_measured(made.folder, __version__)
     assert differences(again, (made.folder / "certificate.json").read_bytes()) == []
     assert not (made.folder / "private" / "key").exists()
 
@@ -157,7 +157,7 @@ def test_noise_in_shares_is_as_much_as_is_planned(here: Path) -> None:
     """400 sums of nothing but noise scatter as the plan says, within a fifth: a false alarm has a chance of 1e-8."""
     study, request, found = open_synthesis(tables(trust={}))
     plan = planned_synthesis(study, request, found)
-    one = plan.preparation["pairs"]
+    one = plan.sums["pairs"]
     by = Measurer(
         owner=found.train.owner,
         clients=found.train.clients,
@@ -206,7 +206,7 @@ def test_what_is_not_stated_is_learned_with_noise(here: Path) -> None:
     given["data"] = {key: value for key, value in given["data"].items() if key not in ("scale", "categories")}
     study, request, found = open_synthesis(given)
     plan = planned_synthesis(study, request, found)
-    assert [one.name for one in plan.preparation.measurements] == ["ranges", "categories", "ones", "pairs", "cliques"]
+    assert [one.name for one in plan.sums.measurements] == ["ranges", "categories", "ones", "pairs", "cliques"]
     made = measured_generator(plan, request, found, Entropy.from_seed(2))
     ward = made.columns[made.names.index("ward")].table()
     assert ward["words"] == ["A", "B", "C"]

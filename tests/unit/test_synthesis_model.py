@@ -9,9 +9,8 @@ import pytest
 from fedveil.core.errors import BadValue
 from fedveil.stages.prepare.ranges import Range
 from fedveil.stages.synthesise.cells import FINE, NumberCells, WordCells
-from fedveil.stages.synthesise.fit import Marginal, fitted
+from fedveil.stages.synthesise.fit import Marginal, fitted, junction_tree, marginals, summed
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.stages.synthesise.junction import junction_tree, marginals, summed
 from fedveil.stages.synthesise.learn import counted_units
 from fedveil.stages.synthesise.merging import indicator, merged_numbers, merged_words, shares_of
 from fedveil.stages.synthesise.rows import draw_codes, draw_rows

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedveil.core.values import Vector
-from fedveil.models.torch.loss import OWN, TorchLoss, moments_name
+from fedveil.models.torch.criteria import OWN, moments_name
+from fedveil.models.torch.loss import TorchLoss
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 

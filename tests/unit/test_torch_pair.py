@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedveil.core.values import Vector
-from fedveil.models.torch.loss import OWN, TorchLoss, pair_name
+from fedveil.models.torch.criteria import OWN, pair_name
+from fedveil.models.torch.loss import TorchLoss
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 

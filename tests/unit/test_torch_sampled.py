@@ -18,7 +18,7 @@ from fedveil.planning.promises import grid_of, promise  # noqa: E402
 from fedveil.planning.study import study_of  # noqa: E402
 from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of  # noqa: E402  after the skip
 from fedveil.stages.train.hidden.answering import contribution  # noqa: E402
-from fedveil.stages.train.hidden.drawn import Drawn  # noqa: E402
+from fedveil.stages.train.hidden.deal import Drawn  # noqa: E402
 from fedveil.stages.train.hidden.steps import Rule  # noqa: E402
 
 torch.set_num_threads(1)

@@ -7,7 +7,8 @@ import pytest
 
 from fedveil.core.errors import BadValue
 from fedveil.core.values import Vector
-from fedveil.models.torch.loss import OWN, TorchLoss, vae_name
+from fedveil.models.torch.criteria import OWN, vae_name
+from fedveil.models.torch.loss import TorchLoss
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 

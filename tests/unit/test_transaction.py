@@ -13,8 +13,7 @@ import fedveil
 from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import Budget, PrivateLogisticRegression
 from fedveil.ledger import Cap, CapExceeded, Ledger
-from fedveil.ledger.composition import charged
-from fedveil.ledger.costs import cost_of, covered
+from fedveil.ledger.costs import charged, cost_of, covered
 from fedveil.ledger.odometer import observers, runs_of
 from fedveil.ledger.transaction import Transaction, costs_of
 from fedveil.planning.plan import HeldOutRecords, Plan, read_plan, write_plan

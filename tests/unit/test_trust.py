@@ -13,6 +13,7 @@ from plans import some_plan, some_records
 from fedveil.certificate.assumptions import assumptions
 from fedveil.core.errors import BadValue, CannotCertify, NotAvailable
 from fedveil.engine import sums as summing
+from fedveil.federation.agreements.turns import all_floors
 from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
@@ -23,7 +24,7 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.adding import plain_sum
 from fedveil.stages.noise_shares import extra_noise
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
 from fedveil.stages.train.simfl.method import SimFL
 
@@ -182,9 +183,14 @@ class TestPromises:
         assert named["final-model"] == pytest.approx(base["final-model"], rel=1e-9)
         assert named["curious-client"] > 1.05 * base["curious-client"]
 
-    def test_dpsgd_is_as_private_as_without(self) -> None:
+    def test_local_noise_of_dpsgd_protects_against_everybody_alike(self) -> None:
         plan = dpsgd_plan(RECORDS)
-        assert epsilons(replace(plan, trust=Trust(dropouts=5))) == epsilons(plan)
+        local = epsilons(plan)
+        assert len(set(local.values())) == 1
+        assert epsilons(replace(plan, trust=Trust(dropouts=5, noise="local"))) == local
+        shared = epsilons(replace(plan, trust=Trust(dropouts=2, colluders=1)))
+        assert shared["server"] > shared["server-with-secure-aggregation"] > shared["final-model"]
+        assert shared["server-with-secure-aggregation"] == pytest.approx(local["server"], rel=1e-4)
 
     def test_the_grid_pays_for_every_share_and_every_rounding(self) -> None:
         plan = some_plan(RECORDS)
@@ -264,17 +270,19 @@ class TestWords:
         assert self.rows(Trust(), "curious-client")[name].value == "not used"
         assert self.rows(Trust(), "curious-client", **WHOLE)[name].value == "declared"
 
-    def test_clients_that_do_not_wait_make_no_rows(self) -> None:
+    def test_clients_that_do_not_wait_make_no_rows_unless_they_share_their_noise(self) -> None:
         plan = dpsgd_plan(RECORDS, network=Network(delay=1.0))
         for adversary in ADVERSARIES:
-            assert assumptions(replace(plan, trust=Trust()), adversary) == assumptions(plan, adversary)
+            rows = {row.name: row.value for row in assumptions(replace(plan, trust=Trust(dropouts=2)), adversary)}
+            assert rows["clients in a window"] == "at least 10, one update of each"
+            assert "clients in a window" not in {row.name for row in assumptions(plan, adversary)}
 
 
 class TestSumming:
     def test_a_trusted_server_adds_up_in_the_open(self) -> None:
         plan = replace(some_plan(RECORDS), trust=Trust(dropouts=2))
         assert summing.summing_of(plan, Entropy.from_seed(0)) is plain_sum
-        assert summing.floors_of(plan) == [(12, 10)] * 6
+        assert all_floors(plan) == [(12, 10)] * 6
 
     def test_nobody_knows_the_ring_of_masks_before_the_run(self) -> None:
         """Colluders who knew it could stand around a victim; the same run finds the same ring again."""
@@ -286,10 +294,14 @@ class TestSumming:
 
     def test_every_sum_has_a_floor_of_its_own(self) -> None:
         uneven = some_plan(RECORDS, deal="clients", unit="client", batch=(5, 4, 3), rounds=3, passes=2)
-        floors = summing.floors_of(replace(uneven, trust=Trust(dropouts=1)))
+        floors = all_floors(replace(uneven, trust=Trust(dropouts=1)))
         assert floors == [(5, 4), (4, 3), (3, 2)] * 2
         windows = dpsgd_plan(RECORDS, *(settings(rounds=8 if k else 3) for k in range(12)), network=Network(window=3.0))
-        assert summing.floors_of(replace(windows, trust=Trust(dropouts=2))) == [(12, 10), (11, 9), (11, 9)]
+        assert all_floors(replace(windows, trust=Trust(dropouts=2, noise="local"))) == [
+            (12, 10),
+            (11, 9),
+            (11, 9),
+        ]
 
     def test_what_is_not_here_is_said(self) -> None:
         plan = replace(some_plan(RECORDS), trust=Trust(server="secure-aggregation"))

@@ -78,5 +78,6 @@ class TestCentral:
         assert CENTRAL.charged(clients=4, units=100, held=30) == (100, 30)
         assert Trust(dropouts=1, colluders=1).charged(clients=9, units=100, held=30) == (7, 0)
         assert Trust(dropouts=7, together=5).charged(clients=9, units=100, held=30) == (2, 1)
-        assert [CENTRAL.unknown(cohort) for cohort in (0.5, 1, 4)] == [1.0, 1.0, 0.75]
-        assert Trust(together=3).unknown(4) == 0.25
+        assert [CENTRAL.left("curious-client", cohort) for cohort in (1, 4)] == [1.0, 0.75]
+        assert Trust(together=3).left("curious-client", 4) == 0.25
+        assert Trust(dropouts=1, colluders=1).left("every-model", 4) == 1.5  # three answer, two of them counted on

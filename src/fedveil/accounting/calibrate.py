@@ -15,6 +15,7 @@ from fedveil.privacy.mechanism import (
     ApproximateDP,
     ArsinhGaussian,
     Compose,
+    FurtherRounds,
     IndependentGaussian,
     LastIterate,
     Mechanism,
@@ -36,6 +37,9 @@ def scaled(mechanism: Mechanism, factor: float) -> Mechanism:
             return Compose(parts=tuple(scaled(part, factor) for part in parts))
         case Repeat(of=part, times=times):
             return Repeat(of=scaled(part, factor), times=times)
+        case LastIterate(noise_std=noise, further=FurtherRounds(noise_std=later) as further):
+            going_on = replace(further, noise_std=_times(later, factor))
+            return replace(mechanism, noise_std=_times(noise, factor), further=going_on)
         case LastIterate(noise_std=noise):
             return replace(mechanism, noise_std=_times(noise, factor))
         case ApproximateDP():

@@ -7,7 +7,15 @@ from functools import lru_cache, partial
 
 from fedveil.accounting.base import Accountant, Curve, curve_of
 from fedveil.accounting.central_limit import CentralLimitAccountant
-from fedveil.accounting.evaluator import NOT_COMPUTED, Evaluator, bound_of, least_of, moves_of, not_computed
+from fedveil.accounting.evaluator import (
+    NOT_COMPUTED,
+    Evaluator,
+    bound_of,
+    group_log_delta,
+    least_of,
+    moves_of,
+    not_computed,
+)
 from fedveil.accounting.last_iterate import evaluators
 from fedveil.accounting.loss_distribution import LossCurve, LossDistributionAccountant
 from fedveil.accounting.profile import law_of_bounds
@@ -27,7 +35,7 @@ from fedveil.privacy.mechanism import (
     alike,
     flatten,
 )
-from fedveil.theory.concentrated import group_epsilon_delta
+from fedveil.theory.hops import log_delta_upper
 from fedveil.theory.loss import FiniteLaw
 from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
 
@@ -64,7 +72,12 @@ def account_for(
     if charged is not mechanism:
         note = "; the parts name different neighbours, so all are charged for replace-one"
         bounds = [replace(bound, reason=bound.reason + note) for bound in bounds]
-    return least_of(bounds, delta, epsilon)
+    answer = least_of(bounds, delta, epsilon)
+    return replace(answer, delta_at=partial(_delta_at, mechanism, group))
+
+
+def _delta_at(mechanism: Mechanism, group: int, epsilon: float) -> float:
+    return account_for(mechanism, epsilon=epsilon, group=group).delta
 
 
 def _check_places(mechanism: Mechanism, group: int) -> None:
@@ -94,26 +107,17 @@ def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | No
         return bound_of(evaluator, delta, epsilon)
     if evaluator.grouped is not None:
         return bound_of(evaluator.grouped(group), delta, epsilon)
-    together = partial(_grouped_log_delta, log_delta, group)
+    together = group_log_delta(log_delta, group)
     return bound_of(replace(evaluator, epsilon=None, log_delta=together, moves=None), delta, epsilon)
 
 
 def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], float]:
-    """Return the bound for so many records together: exactly if the bound knows it, otherwise by the general rule."""
+    """Return the bound for so many records together: exactly if the bound knows it, otherwise hop by hop."""
     if group > 1 and evaluator.grouped is not None:
         together = evaluator.grouped(group).log_delta
         return together if together is not None else lambda epsilon: 0.0
     assert evaluator.log_delta is not None  # noqa: S101  callers leave out bounds that do not apply
-    return partial(_grouped_log_delta, evaluator.log_delta, group)
-
-
-def _grouped_log_delta(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
-    """Return the bound for groups of any mechanism: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
-    if group == 1:
-        return log_delta(epsilon)
-    once = math.exp(min(log_delta(epsilon / group), 0.0))
-    together = group_epsilon_delta(epsilon / group, once, group)[1]
-    return math.log(max(together, 1e-300))
+    return group_log_delta(evaluator.log_delta, group)
 
 
 def _released_rows(mechanism: Mechanism) -> list[Row]:
@@ -153,35 +157,51 @@ def _loss_bound(
     except CannotCertify:
         if group == 1:
             raise
-        reason += "; groups by repeated neighbours"
-        return _accountant_bound(accountant, mechanism, "loss-distribution", "certified", reason, delta, epsilon, group)
+        return bound_of(_in_hops(accountant, mechanism, group, reason), delta, epsilon)
     if delta is not None:
         lower, upper = together.bracket(curve, delta)
-        found = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
+        bound = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
     else:
         least = min(max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA), 1.0)
-        found = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=least)
-    return replace(found, moves=_moves(mechanism)) if group == 1 else found
+        bound = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=least)
+    return replace(bound, moves=_moves(mechanism)) if group == 1 else bound
+
+
+def _in_hops(accountant: LossDistributionAccountant, mechanism: Mechanism, group: int, reason: str) -> Evaluator:
+    """Return the bound for a group whose own law is not known: hops of the largest half, quarter, ... that has one."""
+    part, hops = group, 1
+    while True:
+        part, hops = (part + 1) // 2, 2 * hops
+        smaller = replace(accountant, group=part, hidden=partial(certified_law, group=part))
+        try:
+            curve = curve_of(smaller, mechanism)
+            break
+        except CannotCertify:
+            if part == 1:
+                raise
+    one = partial(log_delta_upper, smaller.alternatives(curve))
+    reason += "; a group is several hops between smaller ones, whose trade-off functions compose"
+    return Evaluator("loss-distribution", "certified", reason, group_log_delta(one, min(hops, -(-group // part))))
 
 
 def _moves(mechanism: Mechanism) -> Moves | None:
     """Return how far one record moves each release, over its noise; None if a part is not a Gaussian release."""
-    found: list[tuple[float, int]] = []
+    moves: list[tuple[float, int]] = []
     for part, times in flatten(mechanism):
         match part:
             case Gaussian() | ShuffledGaussian():
-                found.append((part.mu, times))
+                moves.append((part.mu, times))
             case IndependentGaussian(neighbours="zero-out"):  # any of the pass's rounds may be the one
-                found.append((part.mu, times * part.rounds))
+                moves.append((part.mu, times * part.rounds))
             case IndependentGaussian():  # both records may pick the same round
-                found.append((2 * part.mu, times * part.rounds))
+                moves.append((2 * part.mu, times * part.rounds))
             case SampledGaussian(sampling="poisson", neighbours="zero-out"):
-                found.append((part.mu, times))
+                moves.append((part.mu, times))
             case SampledGaussian():  # an exchange removes one contribution and adds another
-                found.append((2 * part.mu, times))
+                moves.append((2 * part.mu, times))
             case _:
                 return None
-    return moves_of(found)
+    return moves_of(moves)
 
 
 def _accountant_bound(
@@ -200,7 +220,7 @@ def _accountant_bound(
         def log_delta(at: float) -> float:
             return math.log(max(accountant.delta(curve, at), 1e-300))
 
-        grouped = partial(_grouped_log_delta, log_delta, group)
+        grouped = group_log_delta(log_delta, group)
         if delta is not None:
             value = accountant.epsilon(curve, delta) if group == 1 else smallest_epsilon(grouped, delta, tolerance=1e-6)
             return Bound(name=name, status=status, reason=reason, epsilon=value)
@@ -228,7 +248,8 @@ def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
     in exp(epsilon), so it lies below the convex minorant of certified points.
     """
     if group == 1 and run.sampled and (pairs := best_pairs(run)) is not None:
-        return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False)
+        known = None if pairs.disclosed_mu is None else LossCurve(pairs.disclosed_mu**2, bracketed=False)
+        return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False, known=known)
     able = [
         _log_delta_of_group(e, group) for e in evaluators(run) if e.status == "certified" and e.log_delta is not None
     ]

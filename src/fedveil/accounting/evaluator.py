@@ -11,19 +11,26 @@ from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Answer, Bound, Moves, Status
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.composition import Uses
+from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.divergence import log_theta
+from fedveil.theory.hops import group_curve
 from fedveil.theory.loss import LossLaw
 from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
 
-_TOLD_APART = 32  # most different moves of a run that are kept
+_DISTINCT_MOVES = 32  # most different moves of a run that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What dominates a run: independent uses in both directions of zero-out, or of an exchange."""
+    """What dominates a run: independent uses in both directions of zero-out, or of an exchange.
+
+    ``disclosed_mu``: of the Gaussian pair that dominates the run if everybody knew the record's draws; in a composition
+    whichever promises more counts.
+    """
 
     forward: tuple[tuple[LossLaw, int], ...]
     backward: tuple[tuple[LossLaw, int], ...]
+    disclosed_mu: float | None = None
 
     @property
     def alternatives(self) -> list[Uses]:
@@ -85,6 +92,23 @@ def epsilon_of(evaluator: Evaluator, delta: float) -> float:
     return smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7) if evaluator.log_delta is not None else math.inf
 
 
+def group_log_delta(log_delta: Callable[[float], float], group: int) -> Callable[[float], float]:
+    """Return log delta for groups of any mechanism: the trade-off functions of as many hops composed.
+
+    Taking all hops at one epsilon never promises more, but is exact where the table of composed hops is coarse.
+    """
+    if group == 1:
+        return log_delta
+    hops = group_curve(log_delta, group)
+    return lambda epsilon: min(even_hops(log_delta, group, epsilon), hops(epsilon))
+
+
+def even_hops(log_delta: Callable[[float], float], group: int, epsilon: float) -> float:
+    """Return the rule for groups with all hops at one epsilon: (g eps, delta (e^{g eps} - 1)/(e^eps - 1))."""
+    once = math.exp(min(log_delta(epsilon / group), 0.0))
+    return math.log(max(group_epsilon_delta(epsilon / group, once, group)[1], 1e-300))
+
+
 def bound_of(evaluator: Evaluator, delta: float | None, epsilon: float | None) -> Bound:
     """Return the bound at a point: epsilon at this delta, or delta at this epsilon."""
     name, status, reason, moves = evaluator.name, evaluator.status, evaluator.reason, evaluator.moves
@@ -123,11 +147,11 @@ def moves_of(ratios: Iterable[tuple[float, int]]) -> Moves:
     counts: dict[float, int] = {}
     for move, count in ratios:
         counts[move] = counts.get(move, 0) + count
-    found = sorted(counts.items(), reverse=True)
-    if len(found) > _TOLD_APART:
-        rest = found[_TOLD_APART:]
-        found = [*found[:_TOLD_APART], (rest[0][0], sum(count for _, count in rest))]
-    return tuple(found)
+    ordered = sorted(counts.items(), reverse=True)
+    if len(ordered) > _DISTINCT_MOVES:
+        rest = ordered[_DISTINCT_MOVES:]
+        ordered = [*ordered[:_DISTINCT_MOVES], (rest[0][0], sum(count for _, count in rest))]
+    return tuple(ordered)
 
 
 def least_of(bounds: Sequence[Bound], delta: float | None, epsilon: float | None) -> Answer:

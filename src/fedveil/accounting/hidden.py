@@ -5,8 +5,9 @@ Everything that does not depend on epsilon is computed here, once per run.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,41 @@ def per_round(values: Numbers | int | tuple[int, ...], run: LastIterate) -> Vect
     return np.array(np.broadcast_to(array, (run.total,)))
 
 
+def first_rounds(run: LastIterate, first: int, count: int) -> LastIterate:
+    """Return the run of ``count`` rounds from ``first`` on as one pass that ends with them; whoever is not used in them
+    is not used at all.
+    """
+    batch = per_round(run.batch, run)
+    dealt = None if run.order == "poisson" else int(batch[: run.rounds].sum())
+    rate = 1 / run.choices if run.order == "independent" else run.rate
+
+    def cut(values: Vector) -> Any:
+        part = values[first : first + count].tolist()
+        return part[0] if len(set(part)) == 1 else tuple(part)
+
+    sizes = cut(batch)
+    return replace(
+        run,
+        rounds=count,
+        passes=1,
+        records=run.records if run.records is not None else dealt,
+        rate=rate,
+        stopping="end",
+        batch=tuple(map(int, sizes)) if isinstance(sizes, tuple) else int(sizes),
+        step_size=cut(per_round(run.step_size, run)),
+        noise_std=cut(per_round(run.noise_std, run)),
+    )
+
+
+def until_release(name: str, run: LastIterate) -> Vector:
+    """Return a setting (batch, step_size, noise_std) for every round before the release, the further ones included."""
+    before = per_round(getattr(run, name), run)
+    if run.further is None:
+        return before
+    after = np.asarray(getattr(run.further, name), dtype=np.float64)
+    return np.append(before, np.broadcast_to(after, (run.further.rounds,)))
+
+
 def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
     """Return the Lipschitz constant of a gradient step.
 
@@ -78,8 +114,8 @@ def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
 
 
 def rounds_of(run: LastIterate) -> Rounds:
-    """Return the arrays of a run."""
-    step, batch, noise = (per_round(v, run) for v in (run.step_size, run.batch, run.noise_std))
+    """Return the arrays of a run, up to the release; nobody asks for gaps of further rounds, which use no victim."""
+    step, batch, noise = (until_release(name, run) for name in ("step_size", "batch", "noise_std"))
     diameter = run.diameter if run.diameter is not None else math.inf
     scale = step * noise / (np.sqrt(batch) if run.noise == "gaussian" else 1.0)
     swap = 2 * run.lipschitz * step / batch
@@ -142,10 +178,11 @@ def _constant_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
     Only the number of rounds after the last use matters, so one row serves every place.
     """
     first, longest = state.places[:1], run.rounds - int(state.places[0, 0]) - 1
-    after = _thinned(longest)
+    further = run.until_release - run.total
+    after = np.union1d(_thinned(longest + further), further + _thinned(longest)) if further else _thinned(longest)
     ends = first[0, -1] + 1 + after
     mu = _mu(state, first[:, None, :], ends[None, :])
-    following = np.arange(longest + 1)
+    following = further + np.arange(longest + 1)
     at = np.searchsorted(after, following, side="right") - 1  # the checkpoint at or before, by data processing
     if run.stopping == "random":
         counts = _stopping_counts(run, state, longest)
@@ -186,7 +223,7 @@ def _changing_rounds(run: LastIterate, state: HiddenRun) -> Checkpoints:
         rows.append(np.maximum.reduceat(mu, groups, axis=1))
     mu = np.concatenate(rows).T
     fresh = np.zeros(groups.size)
-    if run.stopping == "random":
+    if run.stopping == "random":  # further rounds of another kind would not follow a stop: see whole_rounds
         share = np.diff(np.append(ends, total + 1)) / total * np.isfinite(mu)
         seen = ends[np.argmax(np.isfinite(mu), axis=1)]  # the first checkpoint after every use in the group
         fresh = (seen - np.minimum.reduceat(last, groups) - 1) / total

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedveil.accounting.hidden import per_round
+from fedveil.accounting.hidden import until_release
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
@@ -58,15 +58,15 @@ def joining(run: LastIterate, delta: float) -> Joining:
     ``largest_batch`` is taken as it is stated. Otherwise it is the smallest number that all rounds together exceed
     with a chance of at most a thousandth of delta; and where a round contracts as well with more, so many more.
     """
-    step, batch = per_round(run.step_size, run), per_round(run.batch, run)
+    step, batch = until_release("step_size", run), until_release("batch", run)
     others = other_records(run)
     if run.smoothness is None or others is None:
-        return Joining(np.full(run.total, math.inf), 0.0, math.inf)
-    rate = run.rate if run.rate is not None else 1 / run.rounds
+        return Joining(np.full(step.size, math.inf), 0.0, math.inf)
+    rate = run.rate if run.rate is not None else 1 / run.choices
     if run.largest_batch is not None:
-        most = np.full(run.total, float(run.largest_batch))
+        most = np.full(step.size, float(run.largest_batch))
     else:
-        usual = float(largest_usual(others, rate, max(_SHARE * delta / run.total, 1e-300)))
+        usual = float(largest_usual(others, rate, max(_SHARE * delta / step.size, 1e-300)))
         most = np.maximum(usual, _harmless(run, step, batch))
     most = np.minimum(most, others)
     sizes, counts = np.unique(most, return_counts=True)
@@ -91,8 +91,8 @@ def _harmless(run: LastIterate, step: Vector, batch: Vector) -> Vector:
     """Return how many may join without a larger Lipschitz constant than an empty round has."""
     penalty, bend = run.strong_convexity, (run.smoothness or 0.0) - run.strong_convexity
     if not run.convex:
-        return np.full(run.total, 0.0 if bend > 0 else _WHOLE)
+        return np.full(step.size, 0.0 if bend > 0 else _WHOLE)
     if bend == 0:
-        return np.full(run.total, _WHOLE)
+        return np.full(step.size, _WHOLE)
     room = (1 + np.abs(1 - step * penalty)) / step - penalty
     return np.asarray(np.floor(np.clip(room * batch / bend * (1 - 1e-12), 0.0, _WHOLE)))

@@ -6,6 +6,7 @@ bound that needs convexity or a projection withdraws with a reason if they are m
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -32,6 +33,9 @@ def evaluators(run: LastIterate) -> Sequence[Evaluator]:
     """Return all bounds, the certified ones first."""
     if run.sampled:
         return sampled_evaluators(run)
+    if run.further is not None and run.stopping == "random" and not hidden_run(run).constant:
+        note = "; further rounds of another kind are not followed after a random stop"  # they only process its model
+        return [replace(e, reason=e.reason + note) for e in evaluators(replace(run, further=None))]
     makers = (
         _unhidden,
         _linear,
@@ -111,7 +115,7 @@ def _one_round(run: LastIterate, name: str, rule: Callable[..., Vector]) -> Eval
         return withdrawn(name, "there is no projection, so a round's contraction is trivial")
     if run.passes > 1:
         return withdrawn(name, "stated for one use of each record; blocks cover several passes")
-    if run.total > _MOST_STEPS:
+    if run.until_release > _MOST_STEPS:
         return withdrawn(name, f"followed round by round up to {_MOST_STEPS} rounds; blocks dominate it")
     state, divergence = hidden_run(run), _divergence(run)
     if run.stopping == "random" and not state.constant:
@@ -151,7 +155,8 @@ def _stopped(
     counts = np.full(run.rounds - place, 1 / run.rounds)
     if state.weights is not None:
         counts = np.arange(run.rounds, 0, -1) * float(state.weights[0]) / run.rounds
-    return log_sum(along[: counts.size] + np.log(counts)) + ROUNDING
+    further = run.until_release - run.total
+    return log_sum(along[further : further + counts.size] + np.log(counts)) + ROUNDING
 
 
 def _linear(run: LastIterate) -> Evaluator:

@@ -39,7 +39,8 @@ from fedveil.theory.loss import (
     SwappedLaw,
 )
 from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
-from fedveil.theory.occupancy import LARGEST_SHUFFLED, shared_batches
+from fedveil.theory.occupancy import follows_sharing, shared_batches
+from fedveil.theory.sampled_poisson import group_exchange_law
 
 Counted = tuple[tuple[LossLaw, int], ...]
 
@@ -103,8 +104,8 @@ class LossDistributionAccountant:
             case ApproximateDP():
                 return _symmetric(_approximate(mechanism), bracketed=False)
             case LastIterate():
-                found = self.hidden(mechanism)
-                return found if isinstance(found, LossCurve) else _symmetric(found, bracketed=False)
+                law = self.hidden(mechanism)
+                return law if isinstance(law, LossCurve) else _symmetric(law, bracketed=False)
 
     def compose(self, first: LossCurve, second: LossCurve, /) -> LossCurve:
         """Return the union of the multisets."""
@@ -134,10 +135,11 @@ class LossDistributionAccountant:
         if (alone := _alone(curve)) is not None:
             return alone.epsilon(delta)
         try:
-            found = worst_upper(_alternatives(curve), delta)
+            epsilon = worst_upper(_alternatives(curve), delta)
         except OverflowError:  # a law beyond what its grid holds: nothing is promised by it
-            found = math.inf
-        return self.epsilon(curve.known, delta) if curve.known is not None and found == math.inf else found
+            epsilon = math.inf
+        # Secret rounds never cost more than known ones, but their grid may give up more than this delta.
+        return epsilon if curve.known is None else min(epsilon, self.epsilon(curve.known, delta))
 
     def delta(self, curve: LossCurve, epsilon: float, /) -> float:
         """Return the upper end at this epsilon."""
@@ -147,12 +149,14 @@ class LossDistributionAccountant:
         if (alone := _alone(curve)) is not None:
             return min(1.0, math.exp(alone.log_delta(epsilon)))
         try:
-            found = worst_delta(_alternatives(curve), epsilon).upper
+            delta = worst_delta(_alternatives(curve), epsilon).upper
         except OverflowError:
-            found = 1.0
-        if curve.known is None or curve.known.forward:
-            return found
-        return min(found, self.delta(curve.known, epsilon))
+            delta = 1.0
+        return delta if curve.known is None else min(delta, self.delta(curve.known, epsilon))
+
+    def alternatives(self, curve: LossCurve, /) -> list[Uses]:
+        """Return the directions of the neighbouring pair that differ, each as laws with their counts."""
+        return _alternatives(curve)
 
     def bracket(self, curve: LossCurve, delta: float, /) -> Bracket:
         """Return a certified lower and upper epsilon; the lower is 0 if a part is only an upper bound."""
@@ -172,13 +176,13 @@ class LossDistributionAccountant:
 def _allocated(mechanism: IndependentGaussian) -> LossCurve:
     """Return the curve of one pass of independent draws."""
     if mechanism.rounds == 1:
-        plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
-        return LossCurve(plain.mu**2)
+        disclosed = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
+        return LossCurve(disclosed.mu**2)
     summands: Summands = ((((mechanism.mu, 1 / mechanism.rounds),), mechanism.rounds),)
     tail = sparing_tail(summands)
     pair = [AllocationLaw(summands, way, tail=tail) for way in ("present", "null")]
-    plain = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
-    known = LossCurve(plain.mu**2, bracketed=False)
+    disclosed = Gaussian(noise_multiplier=mechanism.noise_multiplier, neighbours=mechanism.neighbours)
+    known = LossCurve(disclosed.mu**2, bracketed=False)
     try:
         pair[0].reach(tail)
         if mechanism.neighbours == "zero-out":
@@ -237,16 +241,18 @@ def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], F
             return _symmetric(LaplaceLaw(size * mechanism.r))
         case ArsinhGaussian() if size * mechanism.shift <= LARGEST_SHIFT:
             return _symmetric(ArsinhLaw(mechanism.ratio, size * mechanism.shift))
-        case ShuffledGaussian() if size <= LARGEST_SHUFFLED:
+        case ShuffledGaussian() if follows_sharing(size, mechanism.batches):
             return _symmetric(shared_batches(size, mechanism.batches, mechanism.size, mechanism.mu))
         case SampledGaussian(sampling="poisson", neighbours="zero-out", rate=rate) if size <= LARGEST_GROUP:
             removal, addition = (GroupLaw(mechanism.mu, rate, size, removal=way) for way in (True, False))
             return LossCurve(0.0, ((removal, 1),), ((addition, 1),))
+        case SampledGaussian(sampling="poisson", rate=rate) if size <= LARGEST_GROUP:
+            return _symmetric(group_exchange_law(mechanism.mu, rate, size))
         case ApproximateDP():
             return _symmetric(_approximate(group_of(mechanism, size)), bracketed=False)
         case LastIterate():
-            found = hidden(mechanism)
-            return found if isinstance(found, LossCurve) else _symmetric(found, bracketed=False)
+            law = hidden(mechanism)
+            return law if isinstance(law, LossCurve) else _symmetric(law, bracketed=False)
         case _:
             raise CannotCertify("the worst pair of a group is not known for this mechanism")
 

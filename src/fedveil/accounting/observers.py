@@ -100,7 +100,12 @@ def calibrate_views(
 
 
 def views(run: LastIterate, adversary: Adversary, participation: Participation) -> Sequence[Evaluator]:
-    """Return every bound on what this observer learns."""
+    """Return every bound on what this observer learns.
+
+    Rounds that go on without the unit hide it from those alone who see nothing but the model after them.
+    """
+    if run.further is not None and adversary != "final-model":
+        run = replace(run, further=None)
     if run.sampled:
         return sampled_views(run, adversary, participation)
     if participation.alone and adversary in SERVERS:

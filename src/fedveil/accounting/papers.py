@@ -19,7 +19,9 @@ def diffusion_bound(run: LastIterate) -> Evaluator:
         and run.place is not None
     )
     scalar = isinstance(run.step_size, float | int) and isinstance(run.noise_std, float | int)
-    if not (fits and scalar and run.smoothness is not None and run.stopping == "end" and run.convex):
+    if not (
+        fits and scalar and run.further is None and run.smoothness is not None and run.stopping == "end" and run.convex
+    ):
         return withdrawn(name, "stated for one place, batches of one, and constant smooth convex steps")
     step, beta, lam = float(run.step_size), run.smoothness, run.strong_convexity  # type: ignore[arg-type]
     if step > 2 / (beta + lam) or beta + lam == 0:
@@ -39,7 +41,14 @@ def iteration_bound(run: LastIterate) -> Evaluator:
     """Return the bound of Feldman et al. (2018) for random stopping, as quoted in Asoodeh's slides."""
     name = "renyi-iteration"
     scalar = isinstance(run.noise_std, float | int)
-    if not (run.stopping == "random" and run.noise == "gaussian" and run.batch == 1 and run.passes == 1 and scalar):
+    if not (
+        run.stopping == "random"
+        and run.further is None
+        and run.noise == "gaussian"
+        and run.batch == 1
+        and run.passes == 1
+        and scalar
+    ):
         return withdrawn(name, "stated for random stopping, one pass, and batches of one")
     noise = float(run.noise_std)  # type: ignore[arg-type]
 

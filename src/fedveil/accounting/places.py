@@ -9,8 +9,9 @@ from fedveil.accounting.last_iterate import evaluators
 from fedveil.core.checks import require
 from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import LastIterate
-from fedveil.theory.numerics import check_delta, smallest_epsilon
+from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
 
+_ONE_EPSILON = "A secret order has one epsilon, and so has one in which every record draws its own rounds."
 _TOLERANCE = 1e-7
 _SLOW = ("linear-contraction", "nonlinear-contraction")  # they go through all rounds for every epsilon
 _FEW_ROUNDS = 400  # most rounds for which they are tried although the block bound, which is no worse, is available
@@ -35,6 +36,25 @@ class PlaceCurve:
         return math.fsum(self.epsilons) / len(self.epsilons)
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceDeltas:
+    """Delta at each examined place (round, counted from 1); ``others`` bounds all the rest."""
+
+    places: tuple[int, ...]
+    deltas: tuple[float, ...]
+    others: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        """The certificate: the largest delta, including places that were not examined."""
+        return max(*self.deltas, self.others)
+
+    @property
+    def mean(self) -> float:
+        """The mean delta, for a person at a random but public place."""
+        return math.fsum(self.deltas) / len(self.deltas)
+
+
 def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurve:
     """Return the certified epsilon of each place; with more than ``most`` rounds, of that many places.
 
@@ -46,20 +66,39 @@ def place_curve(run: LastIterate, *, delta: float, most: int = 200) -> PlaceCurv
     """
     require(isinstance(run, LastIterate), "place_curve", "be asked for a hidden run", run)
     check_delta(delta := number("delta", delta))
-    require(
-        run.order == "public",
-        "place_curve",
-        "be asked for a public order",
-        run.order,
-        "A secret order has one epsilon, and so has one in which every record draws its own rounds.",
-    )
-    most = whole("most", most)
-    require(most >= 2, "most", "be at least 2", most)
-    count = min(run.rounds, most)
-    places = sorted({int(p) for p in np.linspace(1, run.rounds, count).round()})
+    require(run.order == "public", "place_curve", "be asked for a public order", run.order, _ONE_EPSILON)
+    places = _examined(run, most)
     epsilons = tuple(_least(replace(run, place=place), delta) for place in places)
     others = _least(replace(run, place=None), delta) if len(places) < run.rounds else 0.0
-    return PlaceCurve(tuple(places), epsilons, others)
+    return PlaceCurve(places, epsilons, others)
+
+
+def place_deltas(run: LastIterate, *, epsilon: float, most: int = 200) -> PlaceDeltas:
+    """Return the certified delta of each place at this epsilon; with more than ``most`` rounds, of that many places.
+
+    >>> run = LastIterate(rounds=4, step_size=0.5, lipschitz=1.0, smoothness=0.5, noise_std=2.0)
+    >>> [float(f"{d:.2g}") for d in place_deltas(run, epsilon=2.0).deltas]
+    [9.4e-06, 0.0001, 0.0013, 0.021]
+    """
+    require(isinstance(run, LastIterate), "place_deltas", "be asked for a hidden run", run)
+    check_epsilon(epsilon := number("epsilon", epsilon))
+    require(run.order == "public", "place_deltas", "be asked for a public order", run.order, _ONE_EPSILON)
+    places = _examined(run, most)
+    deltas = tuple(_least_delta(replace(run, place=place), epsilon) for place in places)
+    others = _least_delta(replace(run, place=None), epsilon) if len(places) < run.rounds else 0.0
+    return PlaceDeltas(places, deltas, others)
+
+
+def _least_delta(run: LastIterate, epsilon: float) -> float:
+    certified = [e.log_delta for e in evaluators(run) if e.status == "certified" and e.log_delta is not None]
+    return min(1.0, max(math.exp(min(bound(epsilon) for bound in certified)), REPORTED_DELTA))
+
+
+def _examined(run: LastIterate, most: int) -> tuple[int, ...]:
+    """Return the places to look at, the first and the last among them."""
+    most = whole("most", most)
+    require(most >= 2, "most", "be at least 2", most)
+    return tuple(sorted({int(p) for p in np.linspace(1, run.rounds, min(run.rounds, most)).round()}))
 
 
 def _least(run: LastIterate, delta: float) -> float:

@@ -25,7 +25,8 @@ _WIDEST = 600.0  # largest epsilon of such a curve; its exponential must be a nu
 
 def law_of_bounds(able: Sequence[Callable[[float], float]]) -> FiniteLaw:
     """Return the law of the best of these certified bounds (log delta as a function of epsilon)."""
-    probe = smallest_epsilon(able[0], 1e-5, tolerance=1e-2) / 2
+    probes = (smallest_epsilon(bound, 1e-5, tolerance=1e-2) / 2 for bound in able)
+    probe = next((value for value in probes if value < LARGEST_EPSILON), math.inf)
     if not probe < LARGEST_EPSILON:
         raise CannotCertify("a hidden run in the composition has no finite guarantee of its own")
     log_delta = min(able, key=lambda bound: bound(probe))  # any certified bound is valid; the best one there is used
@@ -44,7 +45,8 @@ def composed(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
     """
     pairs = _dominating(views)
     if pairs is not None:
-        return _evaluator(LossCurve(beside.mu**2, pairs.forward, pairs.backward, bracketed=False))
+        known = None if pairs.disclosed_mu is None else LossCurve(beside.mu**2 + pairs.disclosed_mu**2, bracketed=False)
+        return _evaluator(LossCurve(beside.mu**2, pairs.forward, pairs.backward, bracketed=False, known=known))
     name, able = "loss-distribution", [e.log_delta for e in views if e.status == "certified" and e.log_delta]
     if not able:
         return Evaluator(name, "does-not-apply", "; ".join(e.reason for e in views) or "nothing is known of the run")
@@ -85,12 +87,12 @@ def _added(views: Sequence[Evaluator], beside: Gaussian) -> Evaluator:
     steps = [(gaussian_epsilon(beside.mu, delta), delta) for delta in _DELTAS]
 
     def log_delta(epsilon: float) -> float:
-        found = 0.0
+        best = 0.0
         for spent, delta in steps:
             if spent <= epsilon:
                 least = min(e.log_delta(epsilon - spent) for e in seen if e.log_delta is not None)
-                found = min(found, float(np.logaddexp(least, math.log(delta))))
-        return found
+                best = min(best, float(np.logaddexp(least, math.log(delta))))
+        return best
 
     # Releases that are all counted as seen stay so with one more; a bound that hides some knows no moves.
     known = [e.moves for e in seen]

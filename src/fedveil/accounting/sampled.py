@@ -6,23 +6,27 @@ composed as loss distributions. Theory page: sampled-shift.md.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
 from fedveil.accounting.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, withdrawn
-from fedveil.accounting.hidden import rounds_of
+from fedveil.accounting.hidden import first_rounds, per_round, rounds_of
 from fedveil.accounting.joining import joining, other_records
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.closing import Part, at_once, check_plan, lengths
 from fedveil.theory.composition import worst_upper
+from fedveil.theory.concentrated import gaussian_epsilon
+from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.exchange import exchange_coarsening, exchange_delta, exchange_epsilon, exchange_law
 from fedveil.theory.hops import log_delta_upper, profile, two_hops
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw
 from fedveil.theory.mixture_law import Way
+from fedveil.theory.numerics import ROUNDING, log_sum, smallest_epsilon
 from fedveil.theory.plan_search import PoissonCost, best_plan, scattered_cost
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import LARGEST_PART, part_law
@@ -34,6 +38,15 @@ _WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _COARSE = 8.0  # how many times coarser than wanted a grid may be and still be taken for accurate
 _MERGED = 3  # from so many passes on those are counted as one that differ by the rounding of floats only
 _DIGITS = 2.0**40  # to which the shifts of a part are rounded up
+_TINY = 1e-9  # delta below which roundings of a pass count
+_GIVEN_UP = 1e-3  # of delta that the tail of a pass may take
+_IDLE = 1e-7  # the shift that a record counts for which takes no part in a pass
+_LEAST_IDLE = 1e-9  # chances of that below this are roundings
+_STOPS = 48  # stops of a run that are followed one by one
+_FEW_STOPS = 12  # the same for rounds of one kind, where later stops stand for earlier ones
+_GROUPS = (0.25, 0.5, 0.7, 0.82, 0.9, 0.95, 0.98, 1.0)  # of the rounds: where groups of stops end
+_STOPPED_PASSES = 12  # most passes of independent draws for which random stopping is followed
+_UP = 1 + 1e-12  # a larger mu is never less safe
 _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 
@@ -46,27 +59,136 @@ def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
 
 
 def _unhidden(run: LastIterate, group: int) -> Evaluator:
+    """Return the bound with every model seen; knowing the draws never protects, so it is never worse than telling."""
     why = "every model counted as seen, the record's draws secret: exact composition of its dominating pairs"
-    found = _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), lambda _: 0.0, _unhidden)
-    return replace(found, pairs=partial(_entering, run, hidden=False)) if group == 1 else found
+    secret = _evaluator("unhidden", why, run, group, lambda _: seen_pairs(run, group), lambda _: 0.0, _unhidden)
+    bound = never_worse(secret, group * disclosed_mu(run))
+    return replace(bound, pairs=partial(_entering, run, hidden=False)) if group == 1 else bound
+
+
+def disclosed_mu(run: LastIterate) -> float:
+    """Return mu of the run if every model is seen and everybody knows in which rounds the record takes part.
+
+    The record may have drawn the worst rounds: all of them by coins, otherwise the one of each pass with the least
+    noise. Delta is jointly convex, so secret draws never cost more than the worst disclosed ones.
+    """
+    rounds = rounds_of(run)
+    ratios = (rounds.gap / rounds.noise)[: run.total]
+    worst = ratios.reshape(run.passes, -1).max(axis=1) if run.order == "independent" else ratios
+    return float(np.sqrt(np.sum(worst**2))) * _UP
+
+
+def never_worse(secret: Evaluator, mu: float) -> Evaluator:
+    """Return the lesser of a bound and of a Gaussian pair that dominates the same run with its secrets told."""
+    log_delta, epsilon = secret.log_delta, secret.epsilon
+    if log_delta is None:
+        return secret
+
+    def least_log_delta(at: float) -> float:
+        return min(log_delta(at), log_gaussian_delta(at, mu) + ROUNDING)
+
+    def least_epsilon_at(delta: float) -> float:
+        return min(epsilon_of(secret, delta), gaussian_epsilon(mu, delta))
+
+    return replace(secret, log_delta=least_log_delta, epsilon=least_epsilon_at if epsilon is not None else None)
 
 
 def _shifted(run: LastIterate, group: int) -> Evaluator:
     name = "sampled-shift"
-    if run.stopping == "random":
-        return withdrawn(name, "worked out for the last model, not for random stopping")
     if other_records(run) is None:
         return withdrawn(name, "planned batches differ, so they do not tell how many records may join: state records")
     joined = joining(run, _USUAL)
     if not sampled_rounds(run, _USUAL).contracts:
         return withdrawn(name, no_contraction(run) + ("" if run.smoothness is None else f": {joined.words}"))
+    if run.stopping == "random":
+        return _stopped(run)
     if not joined.chance < 1:
         return withdrawn(name, "more records than largest_batch are likely to join some round")
     why = "the record's draws are secret and later noise closes its gaps, part by part"
     if run.largest_batch is None and run.smoothness:
         why += f"; {joined.words}"
-    found = _evaluator(name, why, run, group, partial(hidden_pairs, run, group), partial(overfull, run), _shifted)
-    return replace(found, pairs=partial(_entering, run, hidden=True)) if group == 1 else found
+    bound = _evaluator(name, why, run, group, partial(hidden_pairs, run, group), partial(overfull, run), _shifted)
+    return replace(bound, pairs=partial(_entering, run, hidden=True)) if group == 1 else bound
+
+
+Stops = tuple[tuple[float, tuple[LastIterate, ...]], ...]  # the share of a group of stops, and the run up to it
+
+
+def _stopped(run: LastIterate) -> Evaluator:
+    """Return the bound for a run that stops at a uniformly random round: the mean over the stops.
+
+    Delta is jointly convex, so telling everybody the stop costs no less. Rounds of one kind: a plan for a later stop is
+    one for an earlier stop too, without its first victims, so that stops are charged in groups at their last.
+    """
+    name = "sampled-shift"
+    pieces = _stop_pieces(run)
+    if pieces is None:
+        return withdrawn(
+            name, f"random stopping is followed for rounds of one kind, and otherwise up to {_STOPS} stops"
+        )
+    stops = lru_cache(maxsize=1)(lambda: [(math.log(share), _in_turn(runs)) for share, runs in pieces])
+
+    def log_delta(epsilon: float) -> float:
+        return min(log_sum(np.array([share + bound(epsilon) for share, bound in stops()])) + ROUNDING, 0.0)
+
+    why = "the record's draws are secret and later noise closes its gaps; the mean over the stops"
+    return Evaluator(name, "certified", why, log_delta, epsilon=partial(smallest_epsilon, log_delta, tolerance=1e-4))
+
+
+def _in_turn(runs: Sequence[LastIterate]) -> Callable[[float], float]:
+    """Return log delta of runs one after the other, of which the state between them counts as seen."""
+    if len(runs) == 1:
+        bounds = [e for e in (_shifted(runs[0], 1), _unhidden(runs[0], 1)) if e.log_delta is not None]
+        best = min(bounds, key=lambda e: epsilon_of(e, _USUAL)).log_delta
+        return best if best is not None else lambda epsilon: 0.0
+    entering = [best_pairs(run) for run in runs]
+    if any(pairs is None for pairs in entering):
+        return lambda epsilon: 0.0
+    forward = tuple(use for pairs in entering if pairs is not None for use in pairs.forward)
+    backward = tuple(use for pairs in entering if pairs is not None for use in pairs.backward)
+    return partial(log_delta_upper, Pairs(forward, backward).alternatives)
+
+
+@lru_cache(maxsize=8)
+def _stop_pieces(run: LastIterate) -> Stops | None:
+    """Return groups of stops: their share, and the run up to the last of them; None if there would be too many.
+
+    Independent draws: whole passes first, then the pass in which the run stops; its other rounds count for nothing.
+    """
+    rounds = rounds_of(run)
+    constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))
+    if run.order == "poisson" or run.passes == 1:
+        return _grouped_stops(run, 0, constant)
+    if run.passes > _STOPPED_PASSES:
+        return None
+    pieces: list[tuple[float, tuple[LastIterate, ...]]] = []
+    for whole in range(run.passes):
+        inside = _grouped_stops(run, whole * run.rounds, constant)
+        if inside is None:
+            return None
+        before = (_whole_passes(run, whole),) if whole else ()
+        pieces += [(share / run.passes, (*before, *runs)) for share, runs in inside]
+    return tuple(pieces)
+
+
+def _whole_passes(run: LastIterate, passes: int) -> LastIterate:
+    """Return the first passes of the run, with nothing after them."""
+    steps, noise = (per_round(v, run)[: passes * run.rounds].tolist() for v in (run.step_size, run.noise_std))
+    return replace(run, passes=passes, stopping="end", further=None, step_size=tuple(steps), noise_std=tuple(noise))
+
+
+def _grouped_stops(run: LastIterate, first: int, constant: bool) -> Stops | None:
+    """Return stops among the rounds from ``first`` on: of all passes (poisson), or of this one."""
+    count = run.total if run.order == "poisson" else run.rounds
+    if not constant and run.total > _STOPS:
+        return None
+    ends = np.arange(1, count + 1)
+    if constant and count > _FEW_STOPS:  # denser towards the end, where most of delta comes from
+        ends = np.unique(np.ceil(count * np.array(_GROUPS)).astype(np.intp))
+    shares = np.diff(np.append(0, ends)) / count
+    return tuple(
+        (share, (first_rounds(run, first, end),)) for share, end in zip(shares.tolist(), ends.tolist(), strict=True)
+    )
 
 
 def _evaluator(
@@ -88,19 +210,23 @@ def _evaluator(
         try:
             if _exchanged(run):
                 return _exchange(run, name, delta)[1](left)
-            return worst_upper(pairs(delta).alternatives, left)
+            value = worst_upper(pairs(delta).alternatives, left)
         except OverflowError:  # beyond what the grids hold: nothing is promised
-            return math.inf
+            value = math.inf
+        if run.order == "independent" and delta < _TINY:  # an exchange dominates, and its roundings are relative
+            with suppress(OverflowError):
+                value = min(value, _exchange(replace(run, neighbours="replace-one"), name, delta)[1](left))
+        return value
 
     def log_delta(at: float) -> float:
         try:
             if _exchanged(run):
-                found = _exchange(run, name, _USUAL)[0](at)
+                log_bound = _exchange(run, name, _USUAL)[0](at)
             else:
-                found = log_delta_upper(pairs(_USUAL).alternatives, at)
+                log_bound = log_delta_upper(pairs(_USUAL).alternatives, at)
         except OverflowError:
-            found = 0.0
-        return min(math.log(math.exp(min(found, 0.0)) + chance(_USUAL)), 0.0)
+            log_bound = 0.0
+        return min(math.log(math.exp(min(log_bound, 0.0)) + chance(_USUAL)), 0.0)
 
     many = (lambda size: again(run, size)) if exact_groups and group == 1 else None
     direct = epsilon if group == 1 or exact_groups else None
@@ -116,20 +242,20 @@ def _exchanged(run: LastIterate) -> bool:
 def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[float], float], Callable[[float], float]]:
     """Return log delta as a function of epsilon, and the inverse: both sums together, or two hops if that is less."""
     single = replace(run, neighbours="zero-out")
-    found = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
-    hops = lru_cache(maxsize=1)(lambda: two_hops(profile(found.forward), profile(found.backward)))
-    (law, times), *rest = found.forward
+    pairs = seen_pairs(single, 1) if name == "unhidden" else hidden_pairs(single, 1, delta)
+    hops = lru_cache(maxsize=1)(lambda: two_hops(profile(pairs.forward), profile(pairs.backward)))
+    (law, times), *rest = pairs.forward
     alone = law if not rest and times == 1 and isinstance(law, AllocationLaw) else None
 
     def accurate(at: float) -> bool:
         """In truth two hops are never less, so they are worth their time only where a grid was too coarse."""
-        passes = [law for law, _ in found.forward if isinstance(law, AllocationLaw)]
+        passes = [law for law, _ in pairs.forward if isinstance(law, AllocationLaw)]
         return all(exchange_coarsening(law.summands, at, law.tail) <= _COARSE for law in passes)
 
     def log_delta(at: float) -> float:
         try:
             if alone is None:
-                together = log_delta_upper([_exchange_uses(found)], at)
+                together = log_delta_upper([_exchange_uses(pairs)], at)
                 return together if accurate(at) else min(hops()[0](at), together)
             return min(hops()[0](at), math.log(max(exchange_delta(alone.summands, at, alone.tail), 1e-300)))
         except OverflowError:
@@ -139,16 +265,28 @@ def _exchange(run: LastIterate, name: str, delta: float) -> tuple[Callable[[floa
         together = math.inf
         try:
             if alone is None:
-                together = worst_upper([_exchange_uses(found)], at)
+                together = worst_upper([_exchange_uses(pairs)], at)
             else:
-                together = exchange_epsilon(alone.summands, at, _WIDEST, alone.tail)
-            if together < _WIDEST and accurate(together):
+                tails = {alone.tail, min(alone.tail, _GIVEN_UP * at)}  # the longer one needs a coarser grid
+                together = min(_one_pass(alone.summands, at, tail) for tail in tails)
+            if together < _WIDEST and accurate(together) and at >= _TINY:
                 return together
         except OverflowError:
             pass
-        return min(hops()[1](at), together)
+        try:
+            return min(hops()[1](at), together)
+        except OverflowError:
+            return together
 
     return log_delta, epsilon
+
+
+def _one_pass(summands: Summands, delta: float, tail: float) -> float:
+    """Return epsilon of an exchange under one pass; infinite if no grid holds it with so short a tail given up."""
+    try:
+        return exchange_epsilon(summands, delta, _WIDEST, tail)
+    except OverflowError:
+        return math.inf
 
 
 def _exchange_uses(pairs: Pairs) -> tuple[tuple[LossLaw, int], ...]:
@@ -161,10 +299,10 @@ def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
 
     Steps are as steep as the number of records makes them that may join when about this delta is asked for.
     """
-    plain = rounds_of(replace(run, neighbours="zero-out"))
-    unknown = np.full(plain.count, math.inf)  # how far sums of unknown size carry two points
+    rounds = rounds_of(replace(run, neighbours="zero-out"))
+    unknown = np.full(rounds.count, math.inf)  # how far sums of unknown size carry two points
     lipschitz = joining(run, delta).lipschitz
-    return Rounds(plain.noise, plain.gap, plain.swap, lipschitz, unknown, plain.diameter)
+    return Rounds(rounds.noise, rounds.gap, rounds.swap, lipschitz, unknown, rounds.diameter)
 
 
 def overfull(run: LastIterate, delta: float = _USUAL) -> float:
@@ -180,15 +318,15 @@ def seen_pairs(run: LastIterate, group: int) -> Pairs:
     rounds = _bearable(sampled_rounds(run, _USUAL))  # of which only gaps and noise count
     if run.order == "independent":
         return _passes(run, rounds, at_once(run.rounds) if _steady(run, rounds) else at_once(run.total))
-    ratios, counts = _few(rounds.gap / rounds.noise)
+    ratios, counts = _few((rounds.gap / rounds.noise)[: run.total])
     one = np.ones(1)
     uses: dict[Way, list[tuple[LossLaw, int]]] = {way: [] for way in _ways(run)}
     for ratio, count in zip(ratios.tolist(), counts.tolist(), strict=True):
         single = Rounds(one, ratio * one, ratio * one, one, one, math.inf)
-        for way, found in uses.items():
+        for way, laws in uses.items():
             law = part_law(single, Part(0, 1, 0, 1), run.rate or 1.0, group=group, way=way)
-            found.append((law, int(count)))
-    return _both([tuple(found) for found in uses.values()])
+            laws.append((law, int(count)))
+    return _both([tuple(laws) for laws in uses.values()])
 
 
 def _bearable(rounds: Rounds) -> Rounds:
@@ -202,8 +340,8 @@ def _ways(run: LastIterate) -> tuple[Way, ...]:
     return ("exchange",) if run.neighbours == "replace-one" else ("present", "null")
 
 
-def _both(found: Sequence[tuple[tuple[LossLaw, int], ...]]) -> Pairs:
-    return Pairs(found[0], found[-1])
+def _both(directions: Sequence[tuple[tuple[LossLaw, int], ...]]) -> Pairs:
+    return Pairs(directions[0], directions[-1])
 
 
 def _few(values: Vector) -> tuple[Vector, Vector]:
@@ -222,34 +360,36 @@ def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
     if not rounds.contracts:  # so many may join that no gap can be followed: each is closed at once
         return seen_pairs(run, group)
     constant = all(bool(np.all(a == a[0])) for a in (rounds.noise, rounds.gap, rounds.lipschitz))
+    further = run.until_release - run.total
     if run.order == "independent":
-        weights = np.full(run.total, 1 / run.rounds)
+        weights = np.full(run.total, 1 / run.choices)
         cost = scattered_cost(rounds, weights, constant)
-        if run.rounds == 1:
+        if run.rounds == 1 and not further:
             return seen_pairs(run, group)
-        parts = best_plan(run.total, cost, constant=constant, passes=run.passes)
+        parts = best_plan(run.total, cost, constant=constant, passes=run.passes, further=further)
+        check_plan(parts, run.total, further)
         return seen_pairs(run, group) if cost(at_once(run.total)) <= cost(parts) else _passes(run, rounds, parts)
-    if run.total == 1:
+    if run.until_release == 1:
         return seen_pairs(run, group)
     rate = run.rate or 1.0
     limit = max(1, LARGEST_PART // group)
     judge = PoissonCost(rounds, rate, delta, _widest(rounds, rate, group, delta), group, constant, _ways(run)[0])
-    parts = best_plan(run.total, judge, constant=constant)
+    parts = best_plan(run.total, judge, constant=constant, further=further)
     if max(part.last - part.first for part in parts) > limit:
         return seen_pairs(run, group)
     few = run.total <= 3 * _KINDS or constant
     if few and judge(at_once(run.total)) < judge(parts):
         return seen_pairs(run, group)
-    check_plan(parts, run.total)
+    check_plan(parts, run.total, further)
     counted: dict[Part, int] = {}
     for part in parts:
         key = judge.key(part)
         counted[key] = counted.get(key, 0) + 1
-    found = [
+    directions = [
         tuple((part_law(rounds, part, rate, group=group, way=way), count) for part, count in counted.items())
         for way in _ways(run)
     ]
-    return _both(found)
+    return _both(directions)
 
 
 def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
@@ -263,7 +403,7 @@ def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:
 
 def _steady(run: LastIterate, rounds: Rounds) -> bool:
     """Return whether all passes are alike."""
-    arrays = (rounds.gap, rounds.noise)
+    arrays = (rounds.gap[: run.total], rounds.noise[: run.total])
     return all(bool(np.all(a.reshape(run.passes, -1) == a[: run.rounds])) for a in arrays)
 
 
@@ -278,13 +418,13 @@ def _passes(run: LastIterate, rounds: Rounds, parts: Sequence[Part]) -> Pairs:
         by_pass.setdefault(part.first // run.rounds, []).append(part)
     counts: dict[Summands, int] = {}
     for members in by_pass.values():
-        summands = _summands(rounds, members, run.rounds, merged=run.passes >= _MERGED)
+        summands = _summands(rounds, members, run.choices, merged=run.passes >= _MERGED)
         counts[summands] = counts.get(summands, 0) + repeated
-    found = []
+    directions = []
     for way in ("present", "null"):
         laws: list[tuple[LossLaw, int]] = [(_pass_law(s, way), count) for s, count in counts.items()]
-        found.append(tuple(laws))
-    return _both(found)
+        directions.append(tuple(laws))
+    return _both(directions)
 
 
 def _pass_law(summands: Summands, way: str) -> LossLaw:
@@ -294,7 +434,11 @@ def _pass_law(summands: Summands, way: str) -> LossLaw:
     return AllocationLaw(summands, "present" if way == "present" else "null", tail=sparing_tail(summands))
 
 
-def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int, *, merged: bool) -> Summands:
+def _summands(rounds: Rounds, parts: Sequence[Part], choices: float, *, merged: bool) -> Summands:
+    """Return the likelihood ratio of a pass; with the rest of the chance the record takes no part in it.
+
+    A record that takes no part is not shifted; it counts as shifted by next to nothing, and longer is safe.
+    """
     counts: dict[tuple[tuple[float, float], ...], int] = {}
     for part in parts:
         mus = np.sort(lengths(rounds, part))
@@ -304,9 +448,10 @@ def _summands(rounds: Rounds, parts: Sequence[Part], a_pass: int, *, merged: boo
         else:
             first = np.unique(np.linspace(0, mus.size, min(mus.size, _CLASSES), endpoint=False).astype(np.intp))
             classes = np.maximum.reduceat(mus, first), np.add.reduceat(np.ones(mus.size), first)
-        key = tuple((float(m), float(c) / a_pass) for m, c in zip(*classes, strict=True))
+        key = tuple((float(m), float(c) / choices) for m, c in zip(*classes, strict=True))
         counts[key] = counts.get(key, 0) + 1
-    return tuple(counts.items())
+    idle = 1 - sum(part.last - part.first for part in parts) / choices
+    return (*counts.items(), *((((_IDLE, idle),), 1),) * (idle > _LEAST_IDLE))
 
 
 def _rounded_up(values: Vector) -> Vector:
@@ -326,6 +471,7 @@ def _entering(run: LastIterate, *, hidden: bool) -> Pairs | None:
     Should more records join than are charged for, everything counts as disclosed.
     """
     single = replace(run, neighbours="zero-out") if _exchanged(run) else run
+    disclosed = disclosed_mu(run)
     try:
         pairs = hidden_pairs(single, 1, _USUAL) if hidden else seen_pairs(single, 1)
         if _exchanged(run):
@@ -334,10 +480,10 @@ def _entering(run: LastIterate, *, hidden: bool) -> Pairs | None:
         return None
     chance = overfull(run, _USUAL) if hidden else 0.0
     if chance == 0:
-        return pairs
+        return replace(pairs, disclosed_mu=disclosed)
     kept = (1 - chance) * (1 - 8e-16)  # floats near 1 must not round a small chance away
     crowded: tuple[tuple[LossLaw, int], ...] = ((FiniteLaw((0.0,), (kept,), (kept,)), 1),)
-    return Pairs(pairs.forward + crowded, pairs.backward + crowded)
+    return Pairs(pairs.forward + crowded, pairs.backward + crowded, disclosed)
 
 
 def certified_epsilon(run: LastIterate, delta: float) -> float:

@@ -79,7 +79,7 @@ def _curious(run: LastIterate, who: Participation, left: Vector) -> Sequence[Eva
 
 def seen(run: LastIterate, why: str) -> Sequence[Evaluator]:
     """Return the bound that counts every noisy sum as seen."""
-    return [replace(found, reason=why) for found in sampled_evaluators(run) if found.name == "unhidden"]
+    return [replace(bound, reason=why) for bound in sampled_evaluators(run) if bound.name == "unhidden"]
 
 
 def known_draws(run: LastIterate) -> LastIterate:
@@ -88,6 +88,7 @@ def known_draws(run: LastIterate) -> LastIterate:
     Independent draws are one round a pass, whichever it is: the worst of each, which need not be the same in all. A
     poisson order may join all rounds: as many passes of one round each.
     """
+    run = replace(run, further=None)
     if run.order == "independent":
         public = replace(run, order="public", records=None, largest_batch=None)
         rounds = rounds_of(public)
@@ -129,7 +130,7 @@ def _with_known_draws(run: LastIterate, why: str) -> Sequence[Evaluator]:
     public = known_draws(run)
     if public.sampled:
         return seen(public, why)
-    return [replace(found, reason=why) for found in evaluators(public) if found.name == "unhidden"]
+    return [replace(bound, reason=why) for bound in evaluators(public) if bound.name == "unhidden"]
 
 
 def _noisy(run: LastIterate, variance: Vector) -> LastIterate:

@@ -54,19 +54,20 @@ def seen_by_all(run: LastIterate, delta: float, judge: Judge = epsilon_of) -> Se
         value = judge(next(e for e in evaluators(run) if e.name == "unhidden"), delta)
         return value if value < math.inf else None
 
+    run = replace(run, further=None)
     known = seen(known_draws(run) if run.sampled else run)
     if run.noise != "gaussian":
         return SeenByAll(known=known, poisson=None, independent=None)
     batches = per_round(run.batch, run)[: run.rounds]
     records = run.records if run.records is not None else int(batches.sum())
-    plain = replace(run, place=None, rate=None, largest_batch=None, stopping="end", order="independent", records=None)
+    drawn = replace(run, place=None, rate=None, largest_batch=None, stopping="end", order="independent", records=None)
     share = run.rate if run.rate is not None else min(1.0, max(float(np.max(batches)) / records, 1e-12))
     apart = run.order != "poisson" or abs(share * run.rounds - 1) < 1e-6  # else there is no pass to pick a round of
     # The row of the run's own order is the run itself, as the certificate counts it.
-    poisson = seen(run if run.order == "poisson" else replace(plain, order="poisson", rate=share))
+    poisson = seen(run if run.order == "poisson" else replace(drawn, order="poisson", rate=share))
     # What coins cannot protect, picking one round a pass cannot either, and to find that out may take long.
     apart = apart and poisson is not None and poisson <= _NOT_PRIVATE
-    own = run if run.order == "independent" else plain
+    own = run if run.order == "independent" else drawn
     return SeenByAll(known=known, poisson=poisson, independent=seen(own) if apart or own is run else None)
 
 

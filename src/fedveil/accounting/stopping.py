@@ -36,9 +36,10 @@ def stopped_mus(run: LastIterate) -> tuple[Vector, Vector]:
         used = first[:, None] + rounds * np.arange(uses)[None, :]
         ends = used[:, -1:] + 1 + np.arange(rounds)[None, :]
         gaps = state.rounds.gap[used][:, None, :]
-        found = uses_mu(state.rounds, used[:, None, :], gaps, np.minimum(ends, run.total))
+        released = np.minimum(ends, run.total) + (run.until_release - run.total)  # further rounds follow every stop
+        at_stop = uses_mu(state.rounds, used[:, None, :], gaps, released)
         row, at = np.nonzero(ends <= run.total)
-        mus[row, ends[row, at] - 1] = found[row, at]
+        mus[row, ends[row, at] - 1] = at_stop[row, at]
     weights = np.full(mus.shape, 1 / run.total)
     if state.weights is None:
         return mus, weights

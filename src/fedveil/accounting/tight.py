@@ -2,18 +2,27 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from fedveil.accounting.evaluator import Evaluator, mean_theta, needs_gaussian, no_contraction, withdrawn
-from fedveil.accounting.hidden import hidden_run, shift_mus
+from fedveil.accounting.evaluator import (
+    Evaluator,
+    even_hops,
+    mean_theta,
+    needs_gaussian,
+    no_contraction,
+    withdrawn,
+)
+from fedveil.accounting.hidden import first_rounds, hidden_run, shift_mus
 from fedveil.core.values import Indices
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.divergence import log_theta
+from fedveil.theory.hops import group_curve
 from fedveil.theory.numerics import ROUNDING, log_sum
-from fedveil.theory.position import stars
+from fedveil.theory.position import Star, chance_unused, stars, unused_star
 from fedveil.theory.position_program import program
 from fedveil.theory.transport import Transport, transport
 
@@ -22,6 +31,7 @@ _WIDEST = 5.0  # largest diameter over noise at which transport is tried
 _MOST_PLACES = 20_000  # most places for which position coupling is computed
 _MOST_USES = {True: 1_000_000, False: 200_000}  # most rounds in all for which it is, with and without a projection
 _MOST_STAR = 3000  # most places for which it is tried through hubs
+_MOST_STOPS = 200  # most rounds for which it is averaged over random stops
 _MOST_PROGRAM = 400  # most places for which its linear program is tried too
 
 
@@ -49,7 +59,7 @@ def transport_bound(run: LastIterate) -> Evaluator:
             name,
             f"the domain is {widest:.3g} noise widths wide; it is worked out up to {_WIDEST:g}",
         )
-    after = run.total - 1 - state.last_use
+    after = run.until_release - 1 - state.last_use
     if state.weights is None and int(after.min()) == 0:
         return withdrawn(name, "no round follows the worst place, so nothing is hidden there")
     if state.weights is None and int(after.min()) > _MOST_TABLES:
@@ -84,8 +94,8 @@ def transport_bound(run: LastIterate) -> Evaluator:
 @lru_cache(maxsize=16)
 def _chain(run: LastIterate) -> Transport:
     state = hidden_run(run)
-    last = min(_MOST_TABLES, run.total - 1 - int(state.last_use.min()))
-    tail = slice(run.total - last, run.total)
+    last = min(_MOST_TABLES, run.until_release - 1 - int(state.last_use.min()))
+    tail = slice(run.until_release - last, run.until_release)
     return transport(
         [float(c) for c in state.rounds.lipschitz[tail]],
         [float(s) for s in state.rounds.noise[tail]],
@@ -116,10 +126,12 @@ def position_bound(run: LastIterate) -> Evaluator:
         return withdrawn(name, "the order is public")
     if (refused := needs_gaussian(run, name)) is not None:
         return refused
-    if run.stopping == "random" or run.rounds == 1:
-        return withdrawn(name, "needs a fixed last round and at least two rounds to choose from")
+    if run.stopping == "random":
+        return _stopped_position(run)
+    if run.rounds == 1:
+        return withdrawn(name, "needs at least two rounds to choose from")
     most = _MOST_USES[run.diameter is not None]
-    if run.rounds > _MOST_PLACES or run.total > most:
+    if run.rounds > _MOST_PLACES or run.until_release > most:
         return withdrawn(name, f"worked out for up to {_MOST_PLACES} rounds a pass and {most} in all")
     if not state.rounds.contracts:
         return withdrawn(name, no_contraction(run))
@@ -132,7 +144,58 @@ def position_bound(run: LastIterate) -> Evaluator:
         "certified",
         "nobody knows the record's round, and runs with different rounds are alike",
         log_delta,
+        grouped=lambda size: _position_of_group(run, size, log_delta),
     )
+
+
+def _position_of_group(run: LastIterate, size: int, one: Callable[[float], float]) -> Evaluator:
+    """Return the bound for a group: all hops at one epsilon, or composed hops whose places are tied through one.
+
+    Composing hops asks for their bound at a hundred epsilons, for each of which the linear program would take long.
+    """
+    tied = [part for part in _couplings(run) if isinstance(part, Star)]
+    hops = group_curve(lambda at: min(part.log_delta(at) for part in tied) + ROUNDING, size) if tied else None
+
+    def log_delta(epsilon: float) -> float:
+        even = even_hops(one, size, epsilon)
+        return even if hops is None else min(even, hops(epsilon))
+
+    why = "nobody knows the members' rounds; as many hops between neighbours as the group has members"
+    return Evaluator("position", "certified", why, log_delta)
+
+
+def _stopped_position(run: LastIterate) -> Evaluator:
+    """Return the mean over the stops: whoever knows the stop learns no less, and each stop is a shorter run.
+
+    A record that was not used before the stop counts as a place at which it changes nothing.
+    """
+    name = "position"
+    if run.passes > 1 or run.total > _MOST_STOPS:
+        return withdrawn(name, f"random stopping is followed for one pass of up to {_MOST_STOPS} rounds")
+    if not hidden_run(run).rounds.contracts:
+        return withdrawn(name, no_contraction(run))
+
+    def log_delta(epsilon: float) -> float:
+        stops = np.array([ties.log_delta(epsilon) for ties in _stopped_couplings(run)])
+        return min(log_sum(stops) - math.log(run.total), 0.0) + ROUNDING
+
+    why = "nobody knows the record's round, and runs with different rounds are alike; the mean over the stops"
+    return Evaluator(name, "certified", why, log_delta)
+
+
+@lru_cache(maxsize=8)
+def _stopped_couplings(run: LastIterate) -> tuple[Coupling, ...]:
+    """Return the ties of the run up to each stop, through the best place of a few."""
+    probe = 2.0 * float(np.median(shift_mus(replace(run, stopping="end"))))
+    couplings = []
+    for stop in range(1, run.total + 1):
+        state = hidden_run(first_rounds(run, 0, stop))
+        weights = state.weights if state.weights is not None else np.ones(1)
+        tied = stars(state.rounds, state.places, weights, sorted({0, stop // 2, stop - 1}))
+        if chance_unused(weights) > 0:
+            tied.append(unused_star(state.rounds, state.places, weights))
+        couplings.append(min(tied, key=lambda star: star.log_delta(probe)))
+    return tuple(couplings)
 
 
 @lru_cache(maxsize=16)
@@ -146,6 +209,8 @@ def _couplings(run: LastIterate) -> tuple[Coupling, ...]:
         hubs = sorted({0, last // 8, last // 4, last // 2, (3 * last) // 4, (7 * last) // 8, last})
         tied = stars(state.rounds, state.places, weights, hubs)
         probe = 2.0 * float(np.median(shift_mus(run)))
+        if chance_unused(weights) > 0:
+            tied.append(unused_star(state.rounds, state.places, weights))
         chosen += [min(tied, key=lambda s: s.log_delta(probe)), tied[-1]]
     if run.rounds <= _MOST_PROGRAM or run.rounds > _MOST_STAR:
         chosen.append(program(state.rounds, state.places, weights))

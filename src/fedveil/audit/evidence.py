@@ -2,8 +2,9 @@ r"""Evidence against a whole claimed curve: bets on events, whose fortune cannot
 
 For every event and every claimed pair, $P(A) \le e^\varepsilon Q(A) + \delta$, and the same exchanged. A weighted sum
 of such differences over one run on each data set, $Z$, has mean at most 0, for all laws that satisfy the claim. So
-$\prod_i (1 + \lambda Z_i)$ has mean at most 1, and by Markov's inequality it exceeds $1/\alpha$ with chance at most
-$\alpha$. No law is fitted, because the last model of a hidden run is not normal. Theory page: distinguishing-game.md.
+$\prod_i (1 + \lambda Z_i)$ is a supermartingale of mean at most 1, and by Ville's inequality it ever exceeds $1/\alpha$
+with chance at most $\alpha$. No law is fitted, because the last model of a hidden run is not normal. Theory page:
+distinguishing-game.md.
 """
 
 import math
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
-from scipy.special import logsumexp, ndtri
+from scipy.special import ndtri
 
 from fedveil.audit.claim import Claim
 from fedveil.core.values import Vector
@@ -20,12 +21,9 @@ from fedveil.core.values import Vector
 Mask = NDArray[np.bool_]
 _THRESHOLDS = 40
 _HOPELESS = 40.0  # an epsilon that no number of runs can refute; its exponential would overflow
-_STAKES = 10  # number of stakes, each half of the one before
-_TRUST = (
-    0.8,
-    0.1,
-    0.1,
-)  # shares of the fortune: on noise slightly too small, on what the first runs showed, on one event
+STAKES = 10  # number of stakes, each half of the one before
+# Shares of the fortune: on noise slightly too small, on what the first runs showed, on one event.
+_TRUST = (0.8, 0.1, 0.1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,13 +129,14 @@ def _weights(spread: Vector, shape: Vector) -> Vector:
     return np.asarray(found, dtype=np.float64)
 
 
-def log_fortune(bets: list[Bet], first: Vector, second: Vector) -> float:
-    """Return the log of the mean fortune over all bets and stakes; above ln(1/alarm) the claim is refuted."""
-    found = []
-    for bet in bets:
-        gains, chance = bet.gains(first, second), math.log(bet.share / _STAKES)
-        found += [chance + float(np.log1p(gains * 0.5**k).sum()) for k in range(1, _STAKES + 1)]
-    return float(logsumexp(found)) if found else 0.0
+def log_growth(gains: Vector) -> Vector:
+    """Return by how much the logarithm of each bet's wealth grows at each stake; a bet a row, a pair of runs a column.
+
+    >>> log_growth(np.array([[1.0, 1.0]])).shape
+    (1, 10)
+    """
+    stakes = 0.5 ** np.arange(1, STAKES + 1)
+    return np.asarray([[np.log1p(row * stake).sum() for stake in stakes] for row in gains]).reshape(-1, STAKES)
 
 
 def runs_to_refute(claim: Claim, alarm: float) -> float:
@@ -154,4 +153,4 @@ def runs_to_refute(claim: Claim, alarm: float) -> float:
     ratio = np.exp(np.minimum(claim.epsilon, 700.0))
     growth = np.log1p(0.5 * (1 - claim.delta) / (ratio + claim.delta))
     most = float(growth.max())
-    return math.ceil(math.log(_STAKES / (_TRUST[-1] * alarm)) / most) if most > 0 else math.inf
+    return math.ceil(math.log(STAKES / (_TRUST[-1] * alarm)) / most) if most > 0 else math.inf

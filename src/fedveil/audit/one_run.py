@@ -1,31 +1,40 @@
-r"""The audit of Steinke, Nasr and Jagielski (2023): many canaries in one run, guess who was in, count right guesses.
+r"""The one-run audit: many canaries in one run, guess who was in, count right guesses, and test a whole curve.
 
-The coins S are fair and independent. T, computed from what was released, says in, out or nothing for each, r times in
-or out. If the release is (epsilon, delta)-private in every coin, then
-$P(\text{right} \ge v) \le P(B_r \ge v) + \frac{m\delta}{1+e^\varepsilon} \bar M_r$, with $B_n$ binomial of success
-$q = e^\varepsilon/(1+e^\varepsilon)$ and $\bar M_r$ the mean over n < r of the largest atom of $B_n$.
-Theory page: one-run-audit.md (a proof, also of this form of the term in delta, which is smaller than the paper's).
+The coins are fair and independent; from what was released somebody makes exactly g guesses about m coins, c of them
+right. If the release satisfies a trade-off curve $f$ in every coin, write $p_i$ for the chance of i right guesses; then
+$\sum_{i\in T} \frac im p_i \le 1 - f\bigl(\sum_{i\in T} \frac{g-i+1}m p_{i-1}\bigr)$ for every set T, which bounds the
+chance of c or more [MMC25]. A single pair (epsilon, delta) bounds it too, by a binomial law [SNJ23], which is smaller
+if far more guesses are right than the claim allows. Theory page: one-run-audit.md (statements and proofs).
+
+References:
+    [MMC25] Mahloujifar, Melis, Chaudhuri. Auditing f-Differential Privacy in One Run. ICML 2025.
+    [SNJ23] Steinke, Nasr, Jagielski. Privacy Auditing with One (1) Training Run. NeurIPS 2023.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
-from fedveil.audit.binomial import at_most, exactly
-from fedveil.audit.claim import Claim
+from fedveil.audit.claim import Claim, Curve, GaussianCurve
+from fedveil.audit.confidence import at_most, exactly
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.core.checks import require
+from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.core.values import Vector
 
 Coins = NDArray[np.bool_]
 Guesses = NDArray[np.int64]
+Family = Callable[[float], Curve]  # the curve of the same mechanism with its noise multiplied
 BROKEN = 1e-6  # the chance of calling a valid certificate broken
-_OUTWARD = 1 + 1e-9  # more than the rounding error of the binomial law
+_OUTWARD = 1 + 1e-9  # more than the rounding error of the recursion
+_SMALLEST = 1e-300
 _LARGEST = 500.0  # epsilons beyond this are not distinguished
+_LOUDEST, _QUIETEST = 2.0**10, 2.0**-6  # multiples of the noise beyond which a family is not searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,87 +50,163 @@ class Outcome:
         require(inside, "Outcome", "have right <= guesses <= canaries", (self.right, self.guesses, self.canaries))
 
 
-def guess(scores: Vector) -> Guesses:
-    """Return 1 (in) for the highest fifth of the scores, -1 (out) for the lowest, 0 for the rest.
+def guesses_each_way(canaries: int) -> int:
+    """Return how many canaries to guess "in", and as many "out": a fifth, and of more than 400 four times the root.
 
-    The rule is fixed beforehand. A fifth on each side is near the best for weak and strong canaries alike, and does not
-    depend on the coins.
+    The number must not depend on the coins. Few guesses show most if canaries are many and easily seen.
 
-    >>> guess(np.array([0.3, -2.0, 0.1, 5.0, 0.2])).tolist()
+    >>> [guesses_each_way(count) for count in (20, 150, 1000)]
+    [4, 30, 126]
+    """
+    return max(1, min(round(canaries / 5), round(4 * math.sqrt(canaries))))
+
+
+def guess(scores: Vector, each: int) -> Guesses:
+    """Return 1 (in) for the ``each`` highest scores, -1 (out) for as many lowest, 0 for the rest.
+
+    >>> guess(np.array([0.3, -2.0, 0.1, 5.0, 0.2]), 1).tolist()
     [0, -1, 0, 1, 0]
     """
     require(scores.ndim == 1 and scores.size >= 5, "scores", "be at least 5 in one row", scores.shape)
     require(np.isfinite(scores).all(), "scores", "be finite", "a score that is not")
-    order, each = np.argsort(scores, kind="stable"), round(scores.size / 5)
-    found = np.zeros(scores.size, dtype=np.int64)
-    found[order[:each]], found[order[-each:]] = -1, 1
-    return found
+    order = np.argsort(scores, kind="stable")
+    guesses = np.zeros(scores.size, dtype=np.int64)
+    guesses[order[:each]], guesses[order[-each:]] = -1, 1
+    return guesses
 
 
-def outcome_of(scores: Vector, coins: Coins) -> Outcome:
-    """Guess from the scores and compare with the coins."""
+def outcome_of(scores: Vector, coins: Coins, each: int | None = None) -> Outcome:
+    """Guess from the scores, ``each`` many each way, and compare with the coins."""
     require(coins.shape == scores.shape, "coins", f"be one for each of {scores.size} scores", coins.shape)
-    found = guess(scores)
-    right = int(np.count_nonzero((found == 1) & coins) + np.count_nonzero((found == -1) & ~coins))
-    return Outcome(canaries=scores.size, guesses=int(np.count_nonzero(found)), right=right)
+    guesses = guess(scores, guesses_each_way(scores.size) if each is None else each)
+    right = int(np.count_nonzero((guesses == 1) & coins) + np.count_nonzero((guesses == -1) & ~coins))
+    return Outcome(canaries=scores.size, guesses=int(np.count_nonzero(guesses)), right=right)
 
 
-def p_value(outcome: Outcome, epsilon: float, delta: float) -> float:
-    """Return a bound on the chance of so many right guesses or more under (epsilon, delta); rounded up."""
-    require(epsilon >= 0, "epsilon", "be non-negative", epsilon)
-    require(0 <= delta <= 1, "delta", "lie in [0, 1]", delta)
-    if epsilon > _LARGEST:
+def is_refuted(outcome: Outcome, curve: Curve, alarm: float) -> bool:
+    """Return whether the chance of so many right guesses or more is below ``alarm`` under this curve [MMC25].
+
+    Suppose it were ``alarm``. ``right`` and ``wrong`` are lower bounds on the mass of right and of wrong guesses, a
+    canary, of outcomes with i or more right ones; if all outcomes together need more mass than there is, it was not.
+    """
+    total, guesses = outcome.guesses / outcome.canaries * _OUTWARD, outcome.guesses
+    right = alarm * outcome.right / outcome.canaries
+    wrong = alarm * (guesses - outcome.right) / outcome.canaries
+    for i in range(outcome.right - 1, -1, -1):
+        least = curve.least(right)
+        if not least > wrong:  # nothing more is needed from here on
+            break
+        right += i / (guesses - i) * (least - wrong)
+        wrong = least
+        if right + wrong > total:
+            return True
+    return right + wrong > total
+
+
+def p_value(outcome: Outcome, curve: Curve) -> float:
+    """Return a bound on the chance of so many right guesses or more under this curve; rounded up."""
+    if not is_refuted(outcome, curve, 1.0):
         return 1.0
-    miss = 1 / (1 + math.exp(epsilon))
-    return min(1.0, _tail(outcome, miss) + _slack(outcome, miss, delta))
+    low, high = math.log(_SMALLEST), 0.0
+    if is_refuted(outcome, curve, _SMALLEST):
+        return _SMALLEST
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_refuted(outcome, curve, math.exp(middle)) else (middle, high)
+    return min(1.0, math.exp(high) * _OUTWARD)
 
 
-def epsilon_lower(outcome: Outcome, delta: float, alarm: float) -> float:
-    """Return a lower bound on the true epsilon at ``delta``, for any mechanism, wrong with chance at most ``alarm``.
+def pair_p_value(outcome: Outcome, claim: Claim) -> float:
+    """Return the least bound on the same chance by any single pair of the claim [SNJ23]; rounded up.
 
-    It is the largest epsilon that is refused at level ``alarm``. The term in delta is taken at epsilon 0, where it is
-    largest, so that all smaller epsilons are refused too; bisection ends on the refused side.
+    All pairs hold at once and bound the chance of one event, so choosing among them costs nothing.
+    """
+    return min((_by_pair(outcome, epsilon, delta) for epsilon, delta in claim.points), default=1.0)
+
+
+def _by_pair(outcome: Outcome, epsilon: float, delta: float) -> float:
+    """Return P(B_g >= c) + m delta (1 - q) times the mean of the largest atoms of B_n, n < g, B binomial with q."""
+    if epsilon > _LARGEST or outcome.guesses == 0:
+        return 1.0
+    wrong = 1 / (1 + math.exp(epsilon))
+    tail = float(at_most(outcome.guesses - outcome.right, outcome.guesses, wrong))
+    trials = np.arange(outcome.guesses)
+    modes = np.minimum(np.floor((trials + 1) * wrong), trials)
+    atoms: Vector = np.zeros(outcome.guesses)
+    for shift in (-1, 0, 1):  # the floor may be off by one
+        atoms = np.maximum(atoms, exactly(np.clip(modes + shift, 0, trials), trials, wrong))
+    return min(1.0, (tail + outcome.canaries * delta * wrong * float(np.mean(atoms))) * _OUTWARD)
+
+
+def claim_p_value(scores: Vector, coins: Coins, claim: Claim) -> float:
+    """Return the p-value of a whole claim: few sure guesses or many, each by its curve and by its pairs.
+
+    Few guesses show most of epsilon; guessing four fifths tells a release with hardly any noise. Two tests cost a
+    factor of two.
+    """
+    if claim.empty:
+        return 1.0
+    tests = (outcome_of(scores, coins, each) for each in (None, round(0.4 * scores.size)))
+    return min(1.0, 2 * min(min(p_value(one, claim), pair_p_value(one, claim)) for one in tests))
+
+
+def gaussian_family(times: float) -> GaussianCurve:
+    """Return the curve of a Gaussian release with so many times the noise."""
+    return GaussianCurve(1 / times)
+
+
+def epsilon_lower(
+    outcome: Outcome,
+    delta: float,
+    alarm: float,
+    family: Family = gaussian_family,
+    *,
+    start: float = 1.0,
+    stride: float = 2.0,
+    precision: float = 1e-6,
+) -> float:
+    """Return a lower bound on epsilon at ``delta`` if the truth lies in the family; too large with chance ``alarm``.
+
+    A curve with less noise lies above one with more, so the refuted members are those with more noise than some
+    multiple, and the bound is the epsilon of a refuted one. ``start``, ``stride``: where and in which steps to look.
     """
     require(0 <= delta <= 1, "delta", "lie in [0, 1]", delta)
     require(0 < alarm < 1, "alarm", "lie strictly between 0 and 1", alarm)
-    slack = _slack(outcome, 0.5, delta)
-
-    def refused(epsilon: float) -> bool:
-        return _tail(outcome, 1 / (1 + math.exp(epsilon))) + slack <= alarm
-
-    if not refused(0.0):
+    if not is_refuted(outcome, GaussianCurve(0.0), alarm):
         return 0.0
-    low, high = 0.0, 1.0
-    while refused(high) and high < _LARGEST:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * max(1.0, high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refused(middle) else (low, middle)
-    return low
+
+    def refuted(times: float) -> bool:
+        try:
+            return is_refuted(outcome, family(times), alarm)
+        except (BadValue, CannotCertify):  # the family has no such member
+            return False
+
+    low = high = start  # at high the curve is refuted, at low it is not
+    while not refuted(high):
+        low, high = high, high * stride
+        if high > _LOUDEST:
+            return 0.0
+    while low == high and refuted(low := low / stride):
+        high = low
+        if low < _QUIETEST:
+            break
+    while high / low > 1 + precision:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return family(high).epsilon_at(delta)
 
 
-def canaries_needed(epsilon: float, alarm: float) -> int:
-    """Return how many canaries are needed so that guessing all of them right shows this epsilon, ignoring delta."""
-    require(0 <= epsilon <= 40, "epsilon", "lie in [0, 40]", epsilon)
-    guesses = math.ceil(math.log(alarm) / -math.log1p(math.exp(-epsilon)))
-    return math.ceil(2.5 * guesses) + 1
+def reachable(curve: Curve, canaries: int, delta: float, alarm: float) -> float:
+    """Return about the epsilon that the best attack shows with so many canaries if the curve is exactly true.
 
-
-def _tail(outcome: Outcome, miss: float) -> float:
-    """Return P(B_r >= right), computed from the misses so that a success near 1 keeps its digits."""
-    return float(at_most(outcome.guesses - outcome.right, outcome.guesses, miss)) * _OUTWARD
-
-
-def _slack(outcome: Outcome, miss: float, delta: float) -> float:
-    """Return the term of delta: m delta (1 - q) times the mean of the largest atoms of B_n, n < r."""
-    if outcome.guesses == 0:
-        return 0.0
-    trials = np.arange(outcome.guesses)
-    modes = np.minimum(np.floor((trials + 1) * miss), trials)
-    atoms: Vector = np.zeros(outcome.guesses)
-    for shift in (-1, 0, 1):  # the floor may be off by one
-        atoms = np.maximum(atoms, exactly(np.clip(modes + shift, 0, trials), trials, miss))
-    return outcome.canaries * delta * miss * float(np.mean(atoms)) * _OUTWARD
+    The best test sorts by likelihood; of the highest k of m scores, (x + y)/2 = k/m with y the most that the curve
+    allows at x, the share y/(x + y) is right. Canaries that do not disturb each other reach it on average.
+    """
+    each = guesses_each_way(canaries)
+    top = float(brentq(lambda x: (x + float(curve.most(np.array([x]))[0])) / 2 - each / canaries, 0.0, 1.0))
+    right = 1 - top / (2 * each / canaries)
+    outcome = Outcome(canaries=canaries, guesses=2 * each, right=min(2 * each, round(2 * each * right)))
+    return epsilon_lower(outcome, delta, alarm)
 
 
 def finding_of_scores(
@@ -130,24 +215,30 @@ def finding_of_scores(
     claim: Claim,
     *,
     delta: float,
+    family: Family | None = None,
     alarm: float = 0.05,
+    broken: float = BROKEN,
     attack: str = "one-run canaries",
     things: str = "canaries",
     details: Mapping[str, Any],
 ) -> Finding:
     """Return what these scores of canaries (or other records with fair coins) show about the final model.
 
-    "broken" needs a chance of false alarm of at most 1e-6 under the claim. All pairs of the claim hold at once and
-    bound the chance of the same event, so the least of their p-values is valid.
+    "broken" needs a chance of false alarm of at most ``broken`` under the claim's whole curve. The measured epsilon is
+    the bound within ``family``, the same plan with other noise; without one, within Gaussian releases.
     """
     outcome = outcome_of(scores, coins)
-    measured = epsilon_lower(outcome, delta, alarm)
     certified = None if claim.empty else claim.epsilon_at(delta)
-    chance = min((p_value(outcome, epsilon, small) for epsilon, small in claim.points), default=1.0)
-    ceiling = epsilon_lower(replace(outcome, right=outcome.guesses), delta, alarm)
-    verdict: Verdict = "broken" if chance <= min(alarm, BROKEN) else "consistent"
+    measured = epsilon_lower(outcome, delta, alarm)
+    if family is not None and measured > 0 and certified is not None and math.isfinite(certified):
+        near = max(certified, 1e-3) / max(measured, 1e-3)
+        start = min(_LOUDEST / 2, max(2 * _QUIETEST, near))
+        measured = epsilon_lower(outcome, delta, alarm, family, start=start, stride=1.3, precision=0.02)
+    chance = claim_p_value(scores, coins, claim)
+    verdict: Verdict = "broken" if chance <= min(alarm, broken) else "consistent"
     if certified is None or (verdict == "consistent" and measured > certified):
         verdict = "not-judged"
+    most = None if claim.empty else reachable(claim, outcome.canaries, delta, alarm)
     return Finding(
         attack=attack,
         adversary="final-model",
@@ -157,14 +248,14 @@ def finding_of_scores(
         delta=delta,
         alarm=alarm,
         verdict=verdict,
-        evidence=_words(outcome, things, measured, certified, chance, delta, alarm, verdict)
-        + _limit(ceiling, certified, alarm, things),
+        evidence=_words(outcome, things, measured, certified, chance, delta, alarm, verdict) + _limit(most, things),
         details={
             things: outcome.canaries,
             "guesses": outcome.guesses,
             "right": outcome.right,
             "p_value": chance,
-            "ceiling": ceiling,
+            "reachable": most,
+            "ceiling": epsilon_lower(replace(outcome, right=outcome.guesses), delta, alarm),
             **details,
         },
     )
@@ -193,12 +284,11 @@ def _words(
                 f"up to {chance:.1e}. Run again, with more {things}."
             )
         case _:
-            return f"{sure}: {shown}; certified is {certified:.4g}."
+            luck = f"guesses as good have a chance of up to {chance:.2g} under its whole curve"
+            return f"{sure}: {shown}; certified is {certified:.4g}, and {luck}."
 
 
-def _limit(ceiling: float, certified: float | None, alarm: float, things: str) -> str:
-    """Return a remark if there are too few canaries to reach the certificate."""
-    if certified is None or not ceiling < certified <= 40:
+def _limit(most: float | None, things: str) -> str:
+    if most is None:
         return ""
-    needed = canaries_needed(certified, alarm)
-    return f" No more than {ceiling:.3g} can be shown with so few: {needed} {things} could show the certified epsilon."
+    return f" With so many {things} the strongest attack we know of could show at most about {most:.3g}."

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedveil.audit.binomial import at_least, at_most, exactly
+from fedveil.audit.confidence import at_least, at_most, exactly
 from fedveil.core.checks import require
 
 Joined = NDArray[np.bool_]

@@ -1,15 +1,43 @@
 """The assumptions of each guarantee: their values in a plan, and what enforces each."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from fedveil.planning.plan import Plan
+from fedveil.data.records import DataShape
+from fedveil.planning.plan import AnyPlan, Plan
 from fedveil.planning.selection import Selection
 from fedveil.privacy.guarantee import Adversary
 from fedveil.stages.evaluate.request import Apart
 from fedveil.stages.evaluate.words import apart_rows, apart_words
 from fedveil.stages.evaluate.words import assumption_rows as evaluation_rows
+from fedveil.stages.measured.plan import GENERATOR, PROFILE, MeasuredPlan
 from fedveil.stages.prepare.words import assumption_rows
 from fedveil.stages.train.registry import assumptions_of
+from fedveil.stages.train.share_words import ADDED, SUMS_ALONE, Row, words_of
+
+_PUBLIC_SHAPE: Final = "the data's shape is public"
+_IN_THE_PLAN: Final = "declared: counts and sizes are in the plan"
+_PLACES: Final = "who holds which record is public"
+_COLUMN: Final = "declared: the client column is public, and so is which rows name no client; those take no part"
+_SENT: Final[Row] = ("it is sent what was asked", "the noised sums", "they are counted as seen by everybody")
+_CENTRAL: Final[dict[Adversary, tuple[Row, ...]]] = {
+    "server": (ADDED,),
+    "server-with-secure-aggregation": (ADDED, SUMS_ALONE),
+}
+_OWN_ROWS: Final[dict[str, tuple[Row, ...]]] = {  # of a stage, besides what every stage of noisy sums assumes
+    PROFILE: (
+        (
+            "how the data are written is public",
+            "the signs between columns and in numbers; which columns are empty or hold dates",
+            "declared: public, like the columns' names; whoever chose the signs or filled a column did not decide it "
+            "alone",
+        ),
+    ),
+}
+_COMPUTED: Final = {
+    PROFILE: "the profile",
+    GENERATOR: "which pairs are measured, the model and every row drawn",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +49,48 @@ class Assumption:
     enforced_by: str
 
 
-def assumptions(plan: Plan, adversary: Adversary) -> tuple[Assumption, ...]:
+def assumptions(plan: AnyPlan, adversary: Adversary) -> tuple[Assumption, ...]:
     """Return everything that the guarantee against this observer assumes."""
+    if isinstance(plan, MeasuredPlan):
+        return tuple(Assumption(*row) for row in _measured(plan, adversary))
     stated = assumptions_of(plan.method, adversary, plan.setup)
     return (*_common(plan), *(Assumption(*row) for row in stated))
 
 
+def _shape(data: DataShape) -> str:
+    return f"{data.records} records, {data.clients} clients of {data.smallest_client} to {data.largest_client}"
+
+
+def _measured(plan: MeasuredPlan, adversary: Adversary) -> list[Row]:
+    """Return what a stage of noisy sums assumes that trains nothing."""
+    source = "a stream cipher keyed by the operating system's entropy; each sum's noise is drawn once"
+    rows: list[Row] = [(_PUBLIC_SHAPE, _shape(plan.data), _IN_THE_PLAN), *_OWN_ROWS.get(plan.stage, ())]
+    if plan.evaluation:
+        how = "declared: the model was released before, and what it owes to these records is charged to its own run"
+        rows.append(("the model is public", plan.stated["model"], how))
+    if plan.places == "client column":
+        rows.append((_PLACES, "a column of the data", _COLUMN))
+    elif plan.places is not None:
+        rows.append((_PLACES, f"decided by {plan.places}", "declared: public; it is in the plan"))
+    if plan.blank_rows:
+        how = "declared: such a row stays as a record that adds nothing"
+        rows.append(("rows with a missing value that were dropped", "blank records", how))
+    rows.append(("randomness", "256-bit key", source))
+    if plan.evaluation:
+        return [*rows, *evaluation_rows(plan.evaluation, plan.target, plan.data.classes)]
+    rows += assumption_rows(plan.sums, plan.target)
+    if plan.counts and plan.target.neighbours == "replace-one":
+        how = "no two contributions point away from each other: they differ by at most the root of 2 times their norm"
+        rows.append(("replacing one unit moves a sum", "the root of 2 times the norm", how))
+    how = "computed from the noised sums and public numbers alone, without a record: so it costs nothing more"
+    rows.append((_COMPUTED.get(plan.stage, "the result"), "post-processing", how))
+    words = words_of(plan.trust)
+    return rows + words.closing(adversary, [plan.data.clients], _SENT) + words.if_central(*_CENTRAL.get(adversary, ()))
+
+
 def _common(plan: Plan) -> list[Assumption]:
     data = plan.data
-    shape = f"{data.records} records, {data.clients} clients of {data.smallest_client} to {data.largest_client}"
+    shape = _shape(data)
     if plan.canaries:
         also = " and features" if plan.real_features < data.features else ""
         shape += f"; {plan.canaries} records{also} are canaries'"
@@ -39,7 +100,7 @@ def _common(plan: Plan) -> list[Assumption]:
         else "a stream cipher keyed by the operating system's entropy; each round's noise is drawn once"
     )
     return [
-        Assumption("the data's shape is public", shape, "declared: counts and sizes are in the plan"),
+        Assumption(_PUBLIC_SHAPE, shape, _IN_THE_PLAN),
         *_placed(plan),
         *_mapped(plan),
         Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
@@ -87,10 +148,9 @@ def _mapped(plan: Plan) -> list[Assumption]:
 def _placed(plan: Plan) -> list[Assumption]:
     """Return the assumptions about who holds which record, beyond row numbers, and about rows with missing values."""
     rows, origin = [], plan.origin
-    name = "who holds which record is public"
+    name = _PLACES
     if origin.places == "client column":
-        how = "declared: the client column is public, and so is which rows name no client; those take no part"
-        rows.append(Assumption(name, "a column of the data", how))
+        rows.append(Assumption(name, "a column of the data", _COLUMN))
     elif origin.places == "file names":
         rows.append(Assumption(name, "a file for each client", "declared: each file's name and number of rows"))
     elif origin.told_by_places:

@@ -1,19 +1,24 @@
-"""The certificate of a run, computed from its records alone: without training code and without data.
+"""The certificate of a job, computed from its records alone: without training code and without data.
 
-``plan.toml`` says what was to run, ``ledger.jsonl`` what was charged and released; ``model.npz`` was released.
+``plan.toml`` says what was to be done, ``ledger.jsonl`` what was charged and released; a model, a profile, a generator
+or another result was released. One composition serves every plan: each observer is promised what the plan's stages
+together promise.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar, final
 
 from fedveil.accounting.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.data_set import DataSet, data_set_of
+from fedveil.certificate.stage_words import MODEL, released_rows, words_of
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, why
 from fedveil.core.files import read_file
@@ -21,16 +26,13 @@ from fedveil.core.strict_json import read_object
 from fedveil.data.read_npz import model_arrays
 from fedveil.ledger import Cost, Entry, parse_export, read_export
 from fedveil.ledger.budget import total
-from fedveil.ledger.costs import Chargeable, cost_of, covered, rounds_of
-from fedveil.planning.plan import Plan, read_plan
-from fedveil.planning.promises import ADVERSARIES, grid_of, promise
+from fedveil.ledger.costs import cost_of, covered
+from fedveil.planning.plan import AnyPlan, Plan, read_any_plan
+from fedveil.planning.promises import ADVERSARIES, forgotten, grid_of, promise
 from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
-from fedveil.privacy.target import Target
-from fedveil.stages.evaluate.plan import EvaluationPlan
 from fedveil.stages.measured.plan import MeasuredPlan
-from fedveil.stages.profile.plan import ProfilePlan
 from fedveil.stages.sums import FILE as PREPARATION
-from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.train.base import Setup
 
 _DIGITS = 1e-7  # by which accounts of the same run may differ from version to version
 _PERSONAL = {
@@ -40,13 +42,7 @@ _PERSONAL = {
     "without noise; the records of all other parties stay covered as stated above",
     "epsilon_if_shown": None,
 }
-SEES: dict[Adversary, str] = {
-    "final-model": "the released model",
-    "curious-client": "the models it was sent, its own noise, and the released model",
-    "every-model": "the model after every round",
-    "server-with-secure-aggregation": "the noised sum of every round, and who took part in it",
-    "server": "every client's own noised update",
-}
+P = TypeVar("P", Plan, MeasuredPlan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,31 +54,24 @@ class Guarantee:
     assumptions: tuple[Assumption, ...]
 
 
-class Written(Protocol):
-    """A certificate that can be written down."""
-
-    def text(self) -> str:
-        """Return it as JSON."""
-
-
 class PerClient(Protocol):
     """A method that gives each client a guarantee of its own, against the target's observer."""
 
-    def clients(self, delta: float, target: Target) -> Sequence[tuple[int, float]]:
+    def clients(self, delta: float, setup: Setup) -> Sequence[tuple[int, float]]:
         """Return every client's index and its epsilon with ideal noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """All guarantees of one run.
+class Certified(Generic[P]):
+    """All guarantees of one job.
 
-    ``clients``: the epsilon of each client, if the method tells clients apart. ``ledger``: the hash of the run's last
+    ``clients``: the epsilon of each client, if the method tells clients apart. ``ledger``: the hash of the job's last
     entry, and so of everything in the books before it; None without books. ``charged_more``: sentences that say where
     the books charged more than the plan costs; they are not written to the file. ``data_set``: what all runs on the
     data cost together when this one ended; written where there are others.
     """
 
-    plan: Plan
+    plan: P
     run: str
     version: str
     guarantees: tuple[Guarantee, ...]
@@ -100,48 +89,161 @@ class Certificate:
         """
         return self.plan.private
 
+    @property
+    def sees(self) -> Mapping[Adversary, str]:
+        """In words, what each observer sees."""
+        return words_of(self.plan).sees
+
+    @property
+    def kind(self) -> str:
+        """What people call the job: a run, a profile."""
+        return words_of(self.plan).kind
+
+    def _repr_html_(self) -> str:
+        """Return a table of the guarantees for a notebook; every text is escaped."""
+        target = self.plan.target
+        rows = "".join(
+            f'<tr><th scope="row" style="text-align:left">{one.adversary}</th>'
+            f"<td>{_shown(one.answer.epsilon if self.private else math.inf)}</td>"
+            f'<td style="text-align:left">{escape(self.sees[one.adversary])}</td></tr>'
+            for one in self.guarantees
+        )
+        title = f"Certificate for one {target.unit} ({target.neighbours}), delta {target.delta:g}"
+        state = "" if self.private else " <strong>NOT PRIVATE</strong>"
+        heads = "".join(f'<th scope="col">{head}</th>' for head in ("observer", "epsilon", "sees"))
+        caption = f'<caption style="text-align:left">{title}{state}</caption>'
+        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the certificate as values for JSON."""
+        return {
+            "format": 1,
+            "version": self.version,
+            **self.plan.named,
+            "plan": self.plan.hash,
+            "run": self.run,
+            **({"ledger": self.ledger} if self.ledger is not None else {}),
+            "private": self.private,
+            "guarantees": [guarantee_row(self.plan, one) for one in self.guarantees],
+            **({"clients": self._client_rows()} if self.clients else {}),
+            **({} if self.data_set is None else self.data_set.written()),
+            "released": list(self.released),
+            **self._further(),
+        }
+
+    def _further(self) -> dict[str, Any]:
+        """Return what is said of things that are made from what was released: nothing."""
+        return {}
+
+    def _client_rows(self) -> list[dict[str, Any]]:
+        return [
+            {"client": client, "epsilon": None if self.plan.voided else finite_or_none(epsilon)}
+            for client, epsilon in self.clients
+        ]
+
     def text(self) -> str:
         """Return the certificate as JSON."""
-        return json.dumps(_as_json(self), indent=1, allow_nan=False) + "\n"
+        return json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n"
 
 
-# jobs that leave a plan of another kind
-_OTHERS = {
-    "a profile": ProfilePlan.describes,
-    "a generator": SynthesisPlan.describes,
-    "an evaluation of a model": EvaluationPlan.describes,
-    "noisy sums": MeasuredPlan.describes,
-}
+@final
+class Certificate(Certified[Plan]):
+    """The certificate of a run that trains."""
+
+    __slots__ = ()
+
+    def _further(self) -> dict[str, Any]:
+        """Return what is said of models that parties make of the released one."""
+        personal = {"personal": _PERSONAL} if self.plan.personal else {}
+        return personal | ({"forgotten": _forgotten(self.plan)} if self.plan.forgetting else {})
+
+
+@final
+class MeasuredCertificate(Certified[MeasuredPlan]):
+    """The certificate of a stage of noisy sums that trains nothing: a profile, a generator, an evaluation, a result."""
+
+    __slots__ = ()
+
+
+def _shown(epsilon: float) -> str:
+    """Four decimals, rounded up; infinity is no guarantee."""
+    return f"{math.ceil(epsilon * 10_000) / 10_000:g}" if math.isfinite(epsilon) else "no guarantee"
+
+
+def _forgotten(plan: Plan) -> dict[str, Any]:
+    """Return what is promised to those who left before this model was released."""
+    rows = [
+        {
+            "units": row.units,
+            "left_with": row.left,
+            "delta": row.new_model.delta,
+            "epsilon_new_model_only": finite_or_none(row.new_model.epsilon),
+            "epsilon_all_models": finite_or_none(row.every_model.epsilon),
+        }
+        for row in forgotten(plan)
+    ]
+    return {"units": rows, "assumes": "for new_model_only, that all models before are withdrawn"}
 
 
 def certify(folder: Path, version: str) -> Certificate:
     """Return the certificate that the records in ``folder`` support; refuse if a record is missing or was altered."""
     plan, entries = read_records(folder)
-    charge, release = entries[0], entries[-1]
+    return Certificate(plan=plan, version=version, clients=client_epsilons(plan), **_checked(folder, plan, entries))
+
+
+def certify_measured(folder: Path, version: str) -> MeasuredCertificate:
+    """Return the certificate of a job that trains nothing; refuse if a record is missing or was altered."""
+    plan, entries = _read_records(folder)
+    hint = "It holds a run: all there is of it is in certify."
+    if not isinstance(plan, MeasuredPlan):
+        raise BadValue(f"{folder} must be the folder of a job that trains nothing. {hint}")
+    return MeasuredCertificate(plan=plan, version=version, **_checked(folder, plan, entries))
+
+
+def certify_any(folder: Path, version: str) -> Certificate | MeasuredCertificate:
+    """Return the certificate of whatever a folder holds the records of."""
+    return certify_measured(folder, version) if is_measured(folder) else certify(folder, version)
+
+
+def is_measured(folder: Path, stage: str | None = None) -> bool:
+    """Return whether a folder holds the records of a job that trains nothing; of this stage, if one is named."""
+    path = folder / "plan.toml"
+    if not path.is_file():
+        return False
+    text = read_file(path).decode("utf-8", "replace")
+    return MeasuredPlan.describes(text) and (stage is None or MeasuredPlan.read(text).stage == stage)
+
+
+def _checked(folder: Path, plan: AnyPlan, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return what the records support: everything of a certificate that every plan has."""
+    words, charge, release = words_of(plan), entries[0], entries[-1]
     require(charge.kind == "charge", "The ledger", "begin with a charge", charge.kind)
     named = charge.payload.get("plan")
     require(named == plan.hash, "plan.toml", f"be the plan that was charged, {named}", plan.hash)
     more = check_charge(plan, charge)
-    hint = "The run did not finish; go on with: fedveil run --resume."
+    hint = f"The {plan.noun} did not finish; {words.resume}."
     require(release.kind == "release", "The ledger", "end with a release", release.kind, hint)
-    model, stated = _digest(folder / "model.npz"), release.payload.get("model")
-    require(model == stated, "model.npz", f"be the model that was released, {stated}", model)
-    learned = _learned_digest(folder) if plan.preparation else None
-    guarantees = tuple(_guarantee(plan, adversary) for adversary in ADVERSARIES)
-    return Certificate(
-        plan=plan,
-        run=charge.run,
-        ledger=release.hash,
-        version=version,
-        guarantees=guarantees,
-        released=_released(plan, model, learned),
-        clients=client_epsilons(plan),
-        charged_more=more,
-        data_set=data_set_of(parse_export(read_bytes(folder / "ledger.jsonl"))),
+    digest, stated = _digest(folder / plan.output), release.payload.get("model")
+    require(
+        digest == stated, plan.output, f"be the {plan.output.partition('.')[0]} that was released, {stated}", digest
     )
+    digests = {plan.output: digest}
+    if plan.preparation:
+        digests[PREPARATION] = _learned_digest(folder)
+    return {
+        "run": charge.run,
+        "ledger": release.hash,
+        "guarantees": tuple(
+            Guarantee(adversary=who, answer=promise(plan, who), assumptions=assumptions(plan, who))
+            for who in ADVERSARIES
+        ),
+        "released": released_rows(plan, digests, covered(plan)),
+        "charged_more": more,
+        "data_set": data_set_of(parse_export(read_bytes(folder / "ledger.jsonl"))),
+    }
 
 
-def check_charge(plan: Chargeable, charge: Entry) -> tuple[str, ...]:
+def check_charge(plan: AnyPlan, charge: Entry) -> tuple[str, ...]:
     """Refuse a charge below what the plan costs; return sentences that say where more was charged.
 
     Charging more is safe: all sums in the books are then larger than necessary. It happens if a later version proves a
@@ -165,21 +267,26 @@ def check_charge(plan: Chargeable, charge: Entry) -> tuple[str, ...]:
                 f"{booked.delta:.6g}, and epsilon {owed.epsilon:.6g}, delta {owed.delta:.6g} is proved. The charge "
                 "stands, and the certificate states what is proved."
             )
-    rounds, owed_rounds = charge.payload.get("rounds"), rounds_of(plan)
+    rounds, owed_rounds = charge.payload.get("rounds"), plan.charged_rounds
     require(rounds == owed_rounds, "The charge", f"be for {owed_rounds} rounds", rounds)
     return tuple(more)
 
 
-def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
-    """Return the plan, and the run's own entries of the ledger with their hash chain checked."""
-    text = _read(folder / "plan.toml")
-    other = next((what for what, is_it in _OTHERS.items() if is_it(text)), None)
-    hint = "It trained nothing: all there is of it is its certificate, fedveil certify."
-    require(other is None, str(folder), "be the folder of a run", other, hint)
-    plan = read_plan(text)
+def _read_records(folder: Path) -> tuple[AnyPlan, list[Entry]]:
+    """Return the plan, and the job's own entries of the ledger with their hash chain checked."""
+    plan = read_any_plan(_read(folder / "plan.toml"))
     entries = read_export(folder / "ledger.jsonl")
-    require(len(entries) >= 1, "ledger.jsonl", "hold the run's entries", 0)
+    require(len(entries) >= 1, "ledger.jsonl", f"hold the {plan.noun}'s entries", 0)
     return plan, entries
+
+
+def read_records(folder: Path) -> tuple[Plan, list[Entry]]:
+    """Return the same of a run that trains, and refuse any other job."""
+    plan = read_any_plan(_read(folder / "plan.toml"))
+    hint = "It trained nothing: all there is of it is its certificate, fedveil certify."
+    if not isinstance(plan, Plan):
+        raise BadValue(f"{folder} must be the folder of a run, got {words_of(plan).kind!r}. {hint}")
+    return plan, _read_records(folder)[1]
 
 
 def certify_written(folder: Path, version: str) -> tuple[Certificate, list[str]]:
@@ -193,7 +300,7 @@ def certify_written(folder: Path, version: str) -> tuple[Certificate, list[str]]
     return found, differences(found, stated)
 
 
-def differences(found: Written, stated: str | bytes) -> list[str]:
+def differences(found: Certificate | MeasuredCertificate, stated: str | bytes) -> list[str]:
     """List how a recomputed certificate and a written one differ; an empty list means that they are the same bytes."""
     data = stated.encode("utf-8", "surrogatepass") if isinstance(stated, str) else stated
     own = found.text()
@@ -238,10 +345,6 @@ def _told(epsilon: object) -> str:
     return "none" if epsilon is None else f"{epsilon:.6g}" if isinstance(epsilon, float | int) else str(epsilon)[:40]
 
 
-def _guarantee(plan: Plan, adversary: Adversary) -> Guarantee:
-    return Guarantee(adversary=adversary, answer=promise(plan, adversary), assumptions=assumptions(plan, adversary))
-
-
 def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
     """Return each client's own epsilon for the run on its grid, at the target's delta.
 
@@ -257,7 +360,7 @@ def client_epsilons(plan: Plan) -> tuple[tuple[int, float], ...]:
 
     @cache
     def ideal(inner: float) -> dict[int, float]:
-        return dict(method.clients(inner, target))
+        return dict(method.clients(inner, plan.setup))
 
     def own(client: int) -> float:
         def answer(inner: float) -> Answer:
@@ -279,7 +382,7 @@ def _learned_digest(folder: Path) -> str:
     """The digest of the learned preparation, which must be the one that the released model names."""
     found = _digest(folder / PREPARATION)
     try:
-        with model_arrays(read_file(folder / "model.npz")) as model:
+        with model_arrays(read_file(folder / MODEL)) as model:
             named = str(model["preparation"])
     except (OSError, ValueError, KeyError) as error:
         raise BadValue(f"model.npz must name the preparation that it was trained with: {why(error)}.") from error
@@ -287,85 +390,16 @@ def _learned_digest(folder: Path) -> str:
     return found
 
 
-def _released(plan: Plan, model: str, learned: str | None = None) -> tuple[dict[str, Any], ...]:
-    """Return everything that leaves the run, each with what is promised for it."""
-    rows: list[dict[str, Any]] = [{"what": _what(plan), "file": "model.npz", "sha256": model, "covered": covered(plan)}]
-    if learned is not None:
-        what = "the learned preparation, which is part of the model"
-        rows.append({"what": what, "file": PREPARATION, "sha256": learned, "covered": covered(plan)})
-    if plan.evaluation:
-        count = plan.evaluation.shape(plan.data).records
-        what = f"a private evaluation: noisy counts of {count} {plan.evaluation.records} records by their scores"
-        if not plan.data.classes:
-            what = f"a private evaluation: noisy sums of the errors on {count} {plan.evaluation.records} records"
-        rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
-    if plan.selection.private:
-        what = "the noisy score of the selected trial"
-        rows.append({"what": what, "file": "metrics.json", "covered": covered(plan)})
-    elif plan.held_out.exact:
-        rows.append(
-            {
-                "what": f"metrics on {plan.held_out.records} held-out records that were not declared public",
-                "file": "metrics.json",
-                "covered": False,
-                "note": "computed without noise: no guarantee holds for the held-out records and their clients: "
-                "charged as infinite",
-            }
-        )
-    if plan.held_out.baselines:
-        rows.append(
-            {
-                "what": "metrics of baselines trained without privacy",
-                "file": "metrics.json",
-                "covered": False,
-                "note": "computed from the training records without noise; "
-                + ("these were declared public" if plan.origin.public else "no guarantee holds: charged as infinite"),
-            }
-        )
-    return tuple(rows)
-
-
-def _what(plan: Plan) -> str:
-    if not plan.selection:
-        more = ", a generator, and rows drawn from it, as many as wanted" if plan.model.generates else ""
-        return f"the final model{more}"
-    return "the final model of the best trial, and which of the candidates it was"
-
-
-def _as_json(certificate: Certificate) -> dict[str, Any]:
-    plan = certificate.plan
-    own = [
-        {"client": client, "epsilon": None if plan.voided else finite_or_none(epsilon)}
-        for client, epsilon in certificate.clients
-    ]
-    return {
-        "format": 1,
-        "version": certificate.version,
-        "study": plan.name,
-        "plan": plan.hash,
-        "run": certificate.run,
-        **({"ledger": certificate.ledger} if certificate.ledger is not None else {}),
-        "private": certificate.private,
-        "guarantees": [
-            guarantee_row(plan.target, one, SEES[one.adversary], voided=plan.voided) for one in certificate.guarantees
-        ],
-        **({"clients": own} if own else {}),
-        **({} if certificate.data_set is None else certificate.data_set.written()),
-        "released": list(certificate.released),
-        **({"personal": _PERSONAL} if plan.personal else {}),
-    }
-
-
-def guarantee_row(target: Target, guarantee: Guarantee, sees: str, *, voided: bool) -> dict[str, Any]:
-    """Return a guarantee as plain values; ``voided``: its number does not hold for what ran."""
-    answer = guarantee.answer
+def guarantee_row(plan: AnyPlan, guarantee: Guarantee) -> dict[str, Any]:
+    """Return a guarantee as values for JSON; a number that does not hold for what ran is left out."""
+    answer, target, voided = guarantee.answer, plan.target, plan.voided
     bounds = [
         {"name": b.name, "epsilon": finite_or_none(b.epsilon), "status": b.status, "reason": b.reason}
         for b in answer.bounds
     ]
     return {
         "adversary": guarantee.adversary,
-        "sees": sees,
+        "sees": words_of(plan).sees[guarantee.adversary],
         "unit": target.unit,
         "neighbours": target.neighbours,
         "epsilon": None if voided else finite_or_none(answer.epsilon),

@@ -19,83 +19,94 @@ from fedveil.version import __version__
 
 _INTERRUPTED = 130  # exit code of typer for Ctrl-C
 
-# The modules of this package and the first sentence of each command that they add: help is shown without loading any.
-PARTS: Final[dict[str, dict[str, str]]] = {
-    "entry": {
-        "init": "Draft a study from the names and types of the columns; no value enters it, and nothing is charged.",
-        "profile": "Measure a private profile of unknown data, charge it, and draft a study that runs as it is.",
+# By group: the modules of this package, and what each command that they add does, in one line of a narrow terminal.
+# Help is shown without loading any of them.
+GROUPS: Final[dict[str, dict[str, dict[str, str]]]] = {
+    "Train": {
+        "entry": {
+            "init": "Draft a study for a file from its column names and types.",
+            "profile": "Learn ranges and categories privately, and draft a study.",
+        },
+        "studies": {
+            "plan": "Show schedule, noise and guarantees; touches no record.",
+            "run": "Train, certify and write the report.",
+            "tune": "Search a declared space; pay for it; release the best model.",
+            "demo": "See it at once, on data of four hospitals that come along.",
+        },
+        "compare": {
+            "compare": "Try several algorithms or kinds of trust on one study.",
+        },
+        "studio": {
+            "studio": "Do all of this in a browser, on this machine alone.",
+        },
     },
-    "studies": {
-        "demo": "The main job on built-in data: train across four hospitals, release only the last model, certify it.",
-        "plan": "Schedule, noise and guarantees of a study; trains nothing, touches no row values.",
-        "run": "Train, certify, report.",
-        "certify": "Recompute the certificate from the run's records alone, and say whether it matches.",
-        "report": "The HTML page again.",
+    "Use": {
+        "model": {
+            "predict": "Predict with a released model; needs no labels.",
+            "personalise": "Adapt the shared model to a party's own records, at home.",
+            "export": "Write a model as scikit-learn, ONNX or JSON.",
+        },
+        "forget": {
+            "forget": "Let records or a client leave a model, with a receipt.",
+        },
+        "evaluate": {
+            "evaluate": "Measure a model on other records, privately or publicly.",
+        },
     },
-    "studio": {
-        "studio": "Design, sign, run, watch and explore studies in a browser, on this machine alone.",
+    "Ask and share": {
+        "ask": {
+            "ask": "Ask about private records: charged, with intervals.",
+        },
+        "synthesis": {
+            "synthesise": "Make a private generator, and synthetic rows from it.",
+            "sample": "Draw more rows from a generator; costs no privacy.",
+        },
+        "card": {
+            "card": "Write model card, registry entry and compliance answers.",
+        },
     },
-    "tune": {
-        "tune": "Search over the study's [tune] table, release only the best model, and charge what the search costs.",
+    "Check": {
+        "studies": {
+            "certify": "Recompute a certificate from the records; does it match?",
+            "report": "Write the HTML report of a run again.",
+        },
+        "audit": {
+            "audit": "Attack a run: what attackers achieve against the promise.",
+        },
     },
-    "synthesis": {
-        "synthesise": "Measure a private generator, charge and certify it, and draw synthetic rows.",
-        "sample": "Draw more rows from a generator, free: no record is looked at.",
+    "Account": {
+        "ledger": {
+            "ledger": "What a data set has spent, run by run, and what is left.",
+        },
+        "account": {
+            "account": "Epsilon of a mechanism, under every bound that applies.",
+            "calibrate": "The least noise that meets a target epsilon.",
+            "convert": "Between RDP, zCDP, tCDP, GDP and (epsilon, delta).",
+        },
+        "figures": {
+            "bounds": "Generalisation bounds of federated averaging.",
+            "figures": "Draw the papers' figures and ours, with their numbers.",
+        },
     },
-    "model": {
-        "predict": "Predict with a released model; the records need no labels, and theirs are not looked at.",
-        "personalise": "Make a party's own model from the shared one and its own records; nothing leaves the party.",
-        "export": "Write a released model for others: scikit-learn (.skops, .joblib or .pkl), ONNX, or plain JSON.",
-    },
-    "evaluate": {
-        "evaluate": (
-            "Measure a released model on other records: privately, with a certificate, or exactly on public ones."
-        ),
-    },
-    "card": {
-        "card": "Write the model card (HTML, Markdown) and the entry of a public registry of deployments (YAML).",
-    },
-    "audit": {
-        "audit": "Attack it: what attackers achieve, beside what is certified.",
-    },
-    "compare": {
-        "compare": "Algorithms side by side at one target: every model it trains is a release of its own.",
-    },
-    "ledger": {
-        "ledger": "What was spent on a data set, by whom, and what is left under its caps, for every observer.",
-    },
-    "account": {
-        "account": "How private is this mechanism, under every bound that applies.",
-        "calibrate": "The least noise that meets the target; the file may leave its noise out.",
-        "convert": "Between (alpha, zeta)-RDP, zCDP, tCDP, mu-GDP and (epsilon, delta), with groups and repetition.",
-    },
-    "figures": {
-        "bounds": "Generalisation bounds of federated averaging.",
-        "figures": "The papers' figures and ours, as SVG and PNG with the numbers in CSV.",
-    },
-    "site": {
-        "site": "Guard a site's data: shows every plan before its first update, and answers only what it has accepted.",
-    },
-    "node": {
-        "node": (
-            "Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."
-        ),
-    },
-    "holder": {
-        "keyholder": (
-            "Hold the key of encrypted sums: shows every plan, and opens one sum a round of those it has accepted."
-        ),
-    },
-    "relay": {
-        "relay": (
-            "Connect the aggregator to the link: carries sealed envelopes, has no keys, and runs no uploaded code."
-        ),
-    },
-    "deploy": {
-        "deploy": "Many machines: write a deployment, check it, try it on this machine.",
-    },
-    "keys": {
-        "keys": "Keys that sign certificates.",
+    "Operate": {
+        "deploy": {
+            "deploy": "Write, check and try a deployment on many machines.",
+        },
+        "site": {
+            "site": "Guard a site's data; answer only the plans it accepted.",
+        },
+        "node": {
+            "node": "Connect a site to the link; carries sealed envelopes.",
+        },
+        "relay": {
+            "relay": "Connect the aggregator to the link; holds no keys.",
+        },
+        "holder": {
+            "keyholder": "Hold the key of encrypted sums; open one sum a round.",
+        },
+        "keys": {
+            "keys": "Make and show keys that sign certificates.",
+        },
     },
 }
 
@@ -103,18 +114,22 @@ PARTS: Final[dict[str, dict[str, str]]] = {
 def application() -> App:
     """Return the application; the code of a command is loaded when it is called."""
     app = lazy_app(
-        {name: sentence for commands in PARTS.values() for name, sentence in commands.items()},
+        {
+            group: {name: sentence for commands in modules.values() for name, sentence in commands.items()}
+            for group, modules in GROUPS.items()
+        },
         _register,
         name="fedveil",
-        help="Train across many data holders, release only the final model, certify how private it is.",
+        help="Train one model across many data holders and prove how private it is.",
+        epilog="Start: fedveil init visits.csv    Help: fedveil COMMAND --help",
     )
     app.callback()(_common)
     return app
 
 
 def _register(name: str, app: App) -> None:
-    part = next(part for part, commands in PARTS.items() if name in commands)
-    import_module(f"fedveil.cli.{part}").register(app)
+    module = next(module for modules in GROUPS.values() for module, commands in modules.items() if name in commands)
+    import_module(f"fedveil.cli.{module}").register(app)
 
 
 def _version(asked: bool) -> None:

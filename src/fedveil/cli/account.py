@@ -10,7 +10,7 @@ from rich.table import Table
 from fedveil.accounting.calibrate import calibrate as least_noise
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.convert import Approximate, Definition, GaussianPromise, Renyi, RepeatedApproximate, Truncated
-from fedveil.accounting.places import PlaceCurve, place_curve
+from fedveil.accounting.places import PlaceCurve, PlaceDeltas, place_curve, place_deltas
 from fedveil.cli.show import Json, digits, out, plain_table, rounded_up, show
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, why
@@ -18,6 +18,7 @@ from fedveil.core.files import read_file
 from fedveil.privacy.guarantee import Answer, finite_or_none
 from fedveil.privacy.mechanism import ApproximateDP, LastIterate, Mechanism, flatten
 from fedveil.privacy.mechanism_file import parse_mechanism
+from fedveil.report.trade_off import write_trade_off
 
 File = Annotated[Path, typer.Argument(help="A mechanism file (TOML); see docs/mechanism-file.md.")]
 
@@ -27,31 +28,42 @@ def account(
     delta: Annotated[float | None, typer.Option(help="Ask for epsilon at this delta.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Ask for delta at this epsilon.")] = None,
     group: Annotated[int, typer.Option(help="Protect this many records together.")] = 1,
-    per_place: Annotated[bool, typer.Option(help="Public order: also the epsilon of every place.")] = False,
+    per_place: Annotated[bool, typer.Option(help="Public order: also epsilon (or delta) of every place.")] = False,
+    trade_off: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the certified trade-off function: .csv or .svg.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """How private is this mechanism, under every bound that applies."""
     described = _read(mechanism)
+    if trade_off is not None:
+        fits = trade_off.suffix in (".csv", ".svg")
+        require(fits, "--trade-off", "name a file that ends in .csv or .svg", str(trade_off))
     answer = account_for(described, delta=delta, epsilon=epsilon, group=group)
     result = answer_json(answer)
-    curve = _places(described, delta) if per_place else None
+    curve = _places(described, delta, epsilon) if per_place else None
     if curve is not None:
-        rows = [{"place": p, "epsilon": finite_or_none(e)} for p, e in zip(curve.places, curve.epsilons, strict=True)]
+        kind, values = ("epsilon", curve.epsilons) if isinstance(curve, PlaceCurve) else ("delta", curve.deltas)
+        rows = [{"place": p, kind: finite_or_none(v)} for p, v in zip(curve.places, values, strict=True)]
         result["places"] = {"worst": finite_or_none(curve.worst), "mean": finite_or_none(curve.mean), "curve": rows}
+    if trade_off is not None:
+        result["trade_off"] = str(write_trade_off(answer, trade_off))
 
     def table() -> None:
         answer_table(answer, given_delta=delta is not None)
         if curve is not None:
             out().print(f"places: worst {rounded_up(curve.worst)}, mean {rounded_up(curve.mean)}")
             plain_table(result["places"]["curve"])
+        if trade_off is not None:
+            out().print(f"trade-off function: {trade_off}")
 
     show(result, as_json, table)
 
 
-def _places(mechanism: Mechanism, delta: float | None) -> PlaceCurve:
-    hidden = isinstance(mechanism, LastIterate) and delta is not None
-    require(hidden, "--per-place", "go with kind last-iterate and --delta", type(mechanism).__name__)
-    return place_curve(mechanism, delta=delta or 0.0)  # type: ignore[arg-type]
+def _places(mechanism: Mechanism, delta: float | None, epsilon: float | None) -> PlaceCurve | PlaceDeltas:
+    if not isinstance(mechanism, LastIterate):
+        raise BadValue(f"--per-place must go with kind last-iterate, got {type(mechanism).__name__}.")
+    return place_curve(mechanism, delta=delta) if delta is not None else place_deltas(mechanism, epsilon=epsilon or 0.0)
 
 
 def calibrate(
@@ -125,7 +137,7 @@ def convert(
 
 def _named(name: str, value: float | None) -> str:
     if value is None:
-        return f"{name} inf"
+        return f"{name}: no guarantee"
     # zeta is a budget, so it is rounded down
     return f"{name} {digits(value, 7, ROUND_FLOOR if name == 'zeta' else ROUND_CEILING)}"
 

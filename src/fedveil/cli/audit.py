@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
-from fedveil.certificate.synthesis import holds_generator
+from fedveil.certificate.certify import is_measured
 from fedveil.cli.show import Json, Module, out, rounded_up, show
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, why
@@ -19,8 +21,10 @@ from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.engine.files import PRIVATE, PUBLIC, private_folder, write_atomically
 from fedveil.noise.entropy import Entropy
+from fedveil.privacy.guarantee import Neighbours
+from fedveil.stages.measured.plan import GENERATOR
 
-Target = Annotated[Path, typer.Argument(help="The folder of a run or of a generator, or a mechanism file.")]
+Target = Annotated[Path | None, typer.Argument(help="The folder of a run or of a generator, or a mechanism file.")]
 
 _CONCLUSIONS: dict[Verdict, str] = {
     "broken": "BROKEN: the certificate does not hold.",
@@ -30,26 +34,48 @@ _CONCLUSIONS: dict[Verdict, str] = {
 
 
 def audit(
-    target: Target,
+    target: Target = None,
     study: Annotated[
         Path | None, typer.Option("--study", help="The run's study file: attacks that need its records too.")
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", help="Runs of the game on each of two data sets.")] = 4000,
+    runs: Annotated[int, typer.Option("--runs", help="Most runs of the game on each of two data sets.")] = 4000,
+    processes: Annotated[int, typer.Option("--processes", help="Processes that make these runs.")] = 1,
     shadows: Annotated[int, typer.Option("--shadows", help="Shadow runs of membership inference; 0: none.")] = 32,
     alarm: Annotated[float, typer.Option("--alarm", help="Chance of a false alarm of each game.")] = 1e-6,
     canary_alarm: Annotated[float, typer.Option("--canary-alarm", help="The same for canaries and membership.")] = 0.05,
     delta: Annotated[float, typer.Option("--delta", help="For a mechanism file: where to compare.")] = 1e-5,
+    command: Annotated[
+        str | None, typer.Option("--command", help="Another trainer: a command with {data} and {out}.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="With --command: its records, a CSV file.")] = None,
+    column: Annotated[str, typer.Option("--target", help="With --command: the column to be predicted.")] = "",
+    log: Annotated[
+        Path | None, typer.Option("--log", "--opacus-log", help="A log of another training, to check a claim.")
+    ] = None,
+    claim: Annotated[str, typer.Option("--claim", help="What is claimed: epsilon=3,delta=1e-5.")] = "",
+    neighbours: Annotated[str, typer.Option("--neighbours", help="replace-one or add-remove.")] = "replace-one",
+    canaries: Annotated[int, typer.Option("--canaries", help="With --command: records put in by coins.")] = 200,
+    trainings: Annotated[int, typer.Option("--trainings", help="With --command: play the game instead.")] = 1,
     module: Module = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")] = False,
     as_json: Json = False,
 ) -> None:
     """Attack it: what attackers achieve, beside what is certified."""
-    trained = target.is_dir() and not holds_generator(target)
+    if command is not None or log is not None:
+        right = target is None and (command is None) != (log is None)
+        require(right, "fedveil audit", "be given a run, --command or --log, one of them", [str(target), command, log])
+        wanted = _Claimed(command, data, column, log, claim, neighbours, canaries, trainings)
+        if code := _audit_other(wanted, alarm, canary_alarm, quiet, as_json):
+            raise typer.Exit(code)
+        return
+    if target is None:
+        raise BadValue("fedveil audit must be given the folder of a run, a mechanism file, --command or --log.")
+    trained = target.is_dir() and not is_measured(target, GENERATOR)
     require(trained or study is None, "--study", "be left out for a generator and for a mechanism file", str(study))
-    if holds_generator(target):
+    if is_measured(target, GENERATOR):
         code = _audit_generator(target, runs, alarm, quiet, as_json)
     elif target.is_dir():
-        code = _audit_run(target, study, (runs, shadows, alarm, canary_alarm), quiet, as_json)
+        code = _audit_run(target, study, (runs, processes, shadows, alarm, canary_alarm), quiet, as_json)
     else:
         code = _audit_mechanism(target, delta, as_json)
     if code:
@@ -57,7 +83,7 @@ def audit(
 
 
 def _audit_run(
-    folder: Path, study: Path | None, effort: tuple[int, int, float, float], quiet: bool, as_json: bool
+    folder: Path, study: Path | None, effort: tuple[int, int, int, float, float], quiet: bool, as_json: bool
 ) -> int:
     from fedveil.jobs.attack.audit import (  # imported here because drawing and training are slow to import
         Effort,
@@ -65,7 +91,8 @@ def _audit_run(
     )
     from fedveil.report.page import write_report
 
-    wanted = Effort(runs=effort[0], shadows=effort[1], alarm=effort[2], canary_alarm=effort[3])
+    runs, processes, shadows, alarm, canary_alarm = effort
+    wanted = Effort(runs=runs, processes=processes, shadows=shadows, alarm=alarm, canary_alarm=canary_alarm)
     with _telling(quiet or as_json) as tell:
         audited = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
     if audited.private is not None:
@@ -119,6 +146,63 @@ def _audit_generator(folder: Path, runs: int, alarm: float, quiet: bool, as_json
     return 1 if audited.broken else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """A claim about somebody else's training, and what it is held to."""
+
+    command: str | None
+    data: Path | None
+    column: str
+    log: Path | None
+    claim: str
+    neighbours: str
+    canaries: int
+    trainings: int
+
+
+def _audit_other(wanted: _Claimed, alarm: float, canary_alarm: float, quiet: bool, as_json: bool) -> int:
+    from fedveil.audit.training_log import check_log, read_log
+    from fedveil.jobs.attack.command import Trainer, audit_command, parse_claim
+
+    known: dict[str, Neighbours] = {"replace-one": "replace-one", "add-remove": "zero-out", "zero-out": "zero-out"}
+    require(wanted.neighbours in known, "--neighbours", "be replace-one or add-remove", wanted.neighbours)
+    neighbours = known[wanted.neighbours]
+    claim, delta = parse_claim(wanted.claim)
+    if wanted.log is not None:
+        try:
+            text = read_file(wanted.log).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadValue(f"--log must be readable: {why(error)}.") from error
+        findings = check_log(*read_log(text, neighbours), claim, delta=delta, alarm=alarm)
+    else:
+        if wanted.data is None:
+            raise BadValue("--data must be given with --command: the records to train on, a CSV file.")
+        trainer = Trainer(command=wanted.command or "", data=wanted.data, target=wanted.column, neighbours=neighbours)
+        with _telling(quiet or as_json) as tell:
+            played = wanted.trainings > 1
+            one = audit_command(
+                trainer,
+                claim,
+                delta=delta,
+                canaries=wanted.canaries,
+                trainings=wanted.trainings,
+                alarm=alarm if played else canary_alarm,
+                generator=np.random.default_rng(),  # seeded by the system
+                watch=tell or (lambda _: None),
+            )
+        findings = (one,)
+    verdict = _verdict(findings)
+
+    def text_of() -> None:
+        if not quiet:
+            for row in findings:
+                out().print(f"{row.attack}: {row.verdict}. {row.evidence}", soft_wrap=True, highlight=False)
+            out().print(_CONCLUSIONS[verdict].replace("certificate", "claim"))
+
+    show({"verdict": verdict, "findings": [row.as_json() for row in findings]}, as_json, text_of)
+    return 1 if verdict == "broken" else 0
+
+
 def _verdict(findings: tuple[Finding, ...]) -> Verdict:
     """Return the verdict of all attacks: broken if any attack breaks the promise; not-judged if none could judge."""
     given = {row.verdict for row in findings}
@@ -152,11 +236,14 @@ def _audit_mechanism(path: Path, delta: float, as_json: bool) -> int:
 
 @contextmanager
 def _telling(quiet: bool) -> Iterator[Any]:
-    """Print what is being tried, on standard error."""
+    """Say what is being tried, on standard error: one line that changes, and where it is no terminal a line each."""
     if quiet:
         yield None
         return
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what: console.print(what, soft_wrap=True, highlight=False)
+        return
     with console.status("checking the run's records") as status:
         yield lambda what: status.update(what)
 

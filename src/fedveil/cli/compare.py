@@ -103,6 +103,7 @@ def _row(entry: Mapping[str, Any], metric: str, trust: bool) -> dict[str, str]:
     return {
         "": entry["label"],
         metric: score_text(entry),
+        **({} if entry.get("auc") is None else {"AUC": f"{entry['auc']:.3f}"}),
         **({} if trust else {"epsilon": promised}),
         "weights ±": spread_text(entry),
         "noise": noise_text(entry),

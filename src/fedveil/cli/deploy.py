@@ -8,10 +8,13 @@ import typer
 
 from fedveil.cli.parsing import App
 from fedveil.cli.progress import progress
+from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show
 from fedveil.cli.studies import Quiet, StudyFile, report_sites, show_result
+from fedveil.core.checks import require
 from fedveil.core.errors import BadValue
 from fedveil.core.files import PUBLIC, write_atomically
+from fedveil.federation.aggregator.trace import picture, read_status
 from fedveil.federation.deploy.check import check_place
 from fedveil.federation.deploy.files import Wanted, rekey, write_deployment
 from fedveil.jobs.remote import run_local
@@ -80,14 +83,39 @@ def local(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     sites: Annotated[int, typer.Option("--sites", help="How many sites share the study's clients.")] = 3,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    trace: Annotated[Path | None, typer.Option("--trace", help="A file for a timeline of all rounds.")] = None,
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Try a study on real processes of this machine: TLS, registered nodes, guards; nothing is left running."""
+    interrupt_on_signals()
     with progress(quiet) as watch:
-        result = run_local(study, folder, sites, resume=resume, watch=watch, tell=report_sites(quiet))
+        tell = report_sites(quiet)
+        result = run_local(study, folder, sites, resume=resume, watch=watch, tell=tell, trace=trace)
+    if trace is not None and not (quiet or as_json):
+        out().print(picture(trace.read_text(encoding="utf-8")), highlight=False, soft_wrap=True)
     show_result(result, quiet, as_json)
+
+
+@deploy.command(epilog="Example: fedveil deploy status results")
+def status(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run across sites.")], as_json: Json = False
+) -> None:
+    """Where a run across sites stands: rounds, each site's version and last answer, and who is waited for."""
+    require(folder.is_dir(), "The folder", "be that of a run across sites", str(folder))
+    told = read_status(folder)
+
+    def text() -> None:
+        out().print(f"{told['state']}; round {told['round']} of {told['rounds']}", highlight=False)
+        for name, one in sorted(told["sites"].items()):
+            last = f"last answer {one['answered']}" if "answered" in one else "no answer yet"
+            version = f", fedveil {one['version']}" if "version" in one else ""
+            out().print(f"{name}: {one.get('state', 'not asked')}; {last}{version}", highlight=False, soft_wrap=True)
+        if told["waiting_for"] and told["state"] == "begun":
+            out().print(f"waiting for: {', '.join(told['waiting_for'])}", highlight=False)
+
+    show(told, as_json, text)
 
 
 def register(app: typer.Typer) -> None:

@@ -80,7 +80,7 @@ def init(
         if draft.complete:
             out().print(f"next: fedveil run {file} --out results", soft_wrap=True)
         else:
-            asked = f"fedveil profile {data} --epsilon 0.5 --target {draft.target}"
+            asked = f"fedveil profile {data} --epsilon 0.5 --target {draft.target.column}"
             out().print(f"or learn the answer privately: {asked}", soft_wrap=True)
 
     show(result, as_json, text)
@@ -167,10 +167,10 @@ def _pair(text: str) -> tuple[float, float]:
 def _draft_json(draft: Draft, columns: Columns) -> dict[str, Any]:
     return {
         "complete": draft.complete,
-        "target": draft.target,
+        "target": draft.target.column,
         "columns": dict(columns.kinds),
         "reading": dict(columns.reading),
-        "left_out": dict(draft.unused),
+        "left_out": dict(draft.columns.unused),
         "open": [{"key": one.key, "question": one.question, "option": one.option} for one in draft.questions],
     }
 
@@ -184,16 +184,16 @@ def _tell_columns(data: str, columns: Columns, draft: Draft) -> None:
     signs = ", ".join(f"{key} {value!r}" for key, value in columns.reading.items() if key not in ("format", "query"))
     if signs:
         out().print(f"read with: {signs}", soft_wrap=True)
-    for name, why in draft.unused.items():
-        out().print(f"left out: {name!r} {why}{draft.way_back(name)}", soft_wrap=True)
+    for name, why in draft.columns.unused.items():
+        out().print(f"left out: {name!r} {why}{draft.columns.way_back(name)}", soft_wrap=True)
 
 
 def _tell_holder(columns: Columns, draft: Draft) -> None:
     """Say on standard error what only the data holder may know, since it was told from values."""
-    repeated = [name for name in columns.repeated if name not in (draft.client_column, draft.target)]
+    repeated = [name for name in columns.repeated if name not in (draft.client_column, draft.target.column)]
     if draft.client_column is None and repeated:
         Console(stderr=True).print(
-            f"for the data holder alone: values of {', '.join(map(repr, repeated))} occur in several rows. If they "
+            f"Note, not published: values of {', '.join(map(repr, repeated))} occur in several rows. If they "
             f"name people, one record is not one person; protect whole people by --client-column {repeated[0]} and "
             'privacy.unit = "client".',
             highlight=False,

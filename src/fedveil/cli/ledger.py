@@ -9,7 +9,7 @@ from rich.table import Table
 from fedveil.cli.show import Json, digits, out, rounded_up, show
 from fedveil.core.checks import require
 from fedveil.ledger import Cost, Ledger
-from fedveil.ledger.composition import Rule, charged
+from fedveil.ledger.costs import Rule, charged
 from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of
 from fedveil.ledger.place import find
 from fedveil.privacy.guarantee import finite_or_none

@@ -43,8 +43,8 @@ class App(typer.Typer):
         return super().command(name, **{"cls": Command, **given})
 
 
-def lazy_app(sentences: dict[str, str], register: Callable[[str, App], None], **given: Any) -> App:
-    """Return an application that lists commands by their names and first sentences, and loads one when it is called.
+def lazy_app(groups: dict[str, dict[str, str]], register: Callable[[str, App], None], **given: Any) -> App:
+    """Return an application that lists commands in groups, each with its line, and loads one when it is called.
 
     ``register`` adds the command of that name, and perhaps others, to an application.
     """
@@ -55,6 +55,13 @@ def lazy_app(sentences: dict[str, str], register: Callable[[str, App], None], **
             name, listed, rest = super().resolve_command(ctx, args)
             return name, listed and load(str(name)), rest
 
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            """Write the commands by group."""
+            width = max(len(name) for commands in groups.values() for name in commands)
+            for title, commands in groups.items():
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+
     def load(name: str) -> Any:
         app = App()
         app.callback()(lambda: None)  # with a callback typer makes a group even of a single command
@@ -63,8 +70,9 @@ def lazy_app(sentences: dict[str, str], register: Callable[[str, App], None], **
         return loaded.commands[name]
 
     app = App(cls=Lazy, add_completion=True, **given)
-    for name, sentence in sentences.items():
-        app.command(name, help=sentence)(lambda: None)
+    for commands in groups.values():
+        for name, line in commands.items():
+            app.command(name, help=line)(lambda: None)
     return app
 
 

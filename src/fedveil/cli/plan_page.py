@@ -7,9 +7,8 @@ from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
-from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.prepare.words import fact_rows
-from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.stages.train.registry import facts_of
 
 _COUNTED = {
@@ -54,15 +53,15 @@ def _training_rows(plan: Plan, shape: str, server: str) -> list[str]:
     ]
 
 
-def _noisy_sum_rows(plan: SynthesisPlan | MeasuredPlan, shape: str, server: str) -> list[str]:
+def _noisy_sum_rows(plan: MeasuredPlan, shape: str, server: str) -> list[str]:
     """What is measured for a generator, or by any other stage of noisy sums."""
-    noise = "on a count" if isinstance(plan, SynthesisPlan) else "on the sum"
+    noise = "on a count" if plan.counts else "on the sum"
     measured = "; ".join(
         f"{_COUNTED.get(one.name, one.name)} (noise {one.noise * one.bound:.4g} {noise})"
-        for one in plan.preparation.measurements
+        for one in plan.sums.measurements
     )
     what = f"a generator of synthetic rows, of {plan.data.features} columns"
-    if isinstance(plan, MeasuredPlan):
+    if plan.stage != GENERATOR:
         what = f"the stage {plan.stage} with {plan.settings}"
     return [
         f"  {plan.name}: {what}",

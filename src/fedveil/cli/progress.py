@@ -2,6 +2,8 @@
 
 import math
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,12 +14,14 @@ from rich.status import Status
 from fedveil.cli.show import rounded_up
 from fedveil.engine.system import Progress as Step
 
+_FIRST, _BETWEEN = 2.0, 10.0  # seconds until the first line of a log, and between two
+
 
 class ProgressLine:
     """Called with the progress after every round; ``stage`` tells what is done before the first one and after the last.
 
-    A stage is a spinner in a terminal and nothing elsewhere, so that logs stay clean. Both disappear when they are
-    over, so that a refusal stays one sentence.
+    A terminal shows a spinner and a bar, which disappear when they are over, so that a refusal stays one sentence.
+    Elsewhere a line is written now and then, for work that takes longer than two seconds.
     """
 
     def __init__(self, quiet: bool, counted: str = "round") -> None:
@@ -35,10 +39,14 @@ class ProgressLine:
         self._task = self._bar.add_task("training", total=1, rate="", budget="")
         self._status: Status | None = None
         self._console = console
+        self._lines, self._counted = Lines(), counted
 
     def stage(self, words: str) -> None:
         """Tell what is being done."""
-        if self._quiet or not self._terminal:
+        if self._quiet:
+            return
+        if not self._terminal:
+            self._lines(words)
             return
         if self._status is not None:
             self._status.update(words)
@@ -51,11 +59,15 @@ class ProgressLine:
         """Show the progress after a round."""
         if self._quiet:
             return
+        budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
+        if not self._terminal:
+            left = f", about {(now.total - now.round) / now.rate:.0f} s left" if now.rate else ""
+            self._lines(f"{self._counted} {now.round} of {now.total}{left} ({budget})")
+            return
         if not self._bar.live.is_started:
             self.close()
             self._bar.start()
         rate = f"{now.rate:.3g}/s" if now.rate else ""
-        budget = f"charged: epsilon {rounded_up(now.epsilon)}" if now.epsilon < math.inf else "not private"
         self._bar.update(self._task, completed=now.round, total=now.total, rate=rate, budget=budget)
 
     def close(self) -> None:
@@ -65,6 +77,21 @@ class ProgressLine:
             self._status = None
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+class Lines:
+    """Writes how far a job is to a log: nothing in its first two seconds, then a line every ten at most."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._next = clock, clock() + _FIRST
+
+    def __call__(self, words: str) -> None:
+        """Write the line, if it is time for one."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + _BETWEEN
+            sys.stderr.write(f"fedveil: {words}\n")
+            sys.stderr.flush()
 
 
 @contextmanager
@@ -84,10 +111,20 @@ Stage = Callable[[str], None]
 def waiting(what: str, *, quiet: bool = False) -> Iterator[Stage]:
     """Show ``what`` beside a spinner until the block ends; the value given changes the words.
 
-    Nothing is shown where standard error is no terminal, so that logs stay clean.
+    Where standard error is no terminal, a line is written once the work has taken two seconds.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        lines, words = Lines(), [what]
+        timer = threading.Timer(_FIRST, lambda: lines(words[-1]))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield words.append
+        finally:
+            timer.cancel()
         return
     with Console(stderr=True).status(what) as status:
         yield lambda words: status.update(words)

@@ -18,6 +18,7 @@ _SHOWN = {
     "deviance": "Poisson deviance",
     "concordance": "concordance",
 }
+_REFERENCES = {"non-private": "same, no noise", "centralised": "one place"}
 _WITH_INTERVAL = ("accuracy", "auc", "mae")  # what fits on a line; the report has all of them
 _MOST = 10  # classes that are listed
 
@@ -28,6 +29,7 @@ def tell_quality(metrics: Mapping[str, Any]) -> None:
     if not test:
         return
     constant, others = test.get("baseline") or {}, metrics.get("baselines") or {}
+    others = {_REFERENCES.get(name, name): row for name, row in others.items()}
     rows = {"this model": test, _answer(constant): constant, **others} if constant else {"this model": test, **others}
     shown = {key: title for key, title in _SHOWN.items() if any(row.get(key) is not None for row in rows.values())}
     public = "public" if test.get("public") else "not public: for them these numbers are a release without protection"

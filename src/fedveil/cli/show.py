@@ -3,19 +3,18 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedveil.certificate.certify import Guarantee
     from fedveil.certificate.data_set import DataSet
-    from fedveil.privacy.guarantee import Adversary
+    from fedveil.privacy.guarantee import Adversary, Answer
 
 
 def _allow(context: typer.Context, names: list[str] | None) -> list[str]:
@@ -62,6 +61,19 @@ def plain_table(rows: list[dict[str, Any]], count: int = 6) -> None:
     out().print(table)
 
 
+def tell_facts(rows: "Sequence[tuple[str, str]]") -> None:
+    """Print named facts, one below another; a long one goes on under its beginning."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    out().print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
 def rounded_up(epsilon: float | None) -> str:
     """Return four decimals, never below the value; an infinite epsilon, or None, is no guarantee."""
     if epsilon is None or not math.isfinite(epsilon):
@@ -72,7 +84,7 @@ def rounded_up(epsilon: float | None) -> str:
 def digits(value: float, count: int, rounding: str = ROUND_CEILING) -> str:
     """Return so many significant digits, never below the value (or never above it)."""
     if not math.isfinite(value):
-        return str(value)
+        return "no guarantee" if value > 0 else str(value)
     return f"{float(Context(prec=count, rounding=rounding).create_decimal(repr(float(value)))):.{count}g}"
 
 
@@ -103,9 +115,36 @@ def total_json(total: "DataSet | None") -> dict[str, Any]:
     return {} if total is None else {"data_set": total.as_json()}
 
 
-def promised_rows(guarantees: "Sequence[Guarantee]", sees: "Mapping[Adversary, str]") -> list[dict[str, Any]]:
-    """Return what each observer is promised, as rows of a table."""
-    return [
-        {"who": one.adversary, "epsilon": rounded_up(one.answer.epsilon), "sees": sees[one.adversary]}
-        for one in guarantees
-    ]
+# What each observer sees, in the few words that a narrow terminal has room for; a certificate states it in full.
+_SEES: "dict[Adversary, str]" = {
+    "final-model": "the released model",
+    "curious-client": "the models that it was sent",
+    "every-model": "the model after every round",
+    "server-with-secure-aggregation": "the noised sum of every round",
+    "server": "every client's noised update",
+}
+
+
+def tell_guarantees(
+    title: str,
+    rows: "Sequence[tuple[Adversary, Answer]]",
+    all_runs: "DataSet | None" = None,
+    *,
+    beside: "Literal['sees', 'proved by', '']" = "sees",
+) -> None:
+    """Print what each observer is promised, alone and in all runs; ``beside``: what stands there for a single run."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("observer", no_wrap=True)
+    table.add_column("epsilon", justify="right", no_wrap=True)
+    others = all_runs is not None and all_runs.runs > 1
+    table.add_column("all runs" if others else beside, no_wrap=True)
+    for adversary, answer in rows:
+        if others and all_runs is not None:
+            last = rounded_up(all_runs.cost(adversary).epsilon)
+        else:
+            last = {"sees": _SEES[adversary], "proved by": answer.certified_by or "-", "": ""}[beside]
+        table.add_row(adversary, rounded_up(answer.epsilon), last)
+    out().print(title, soft_wrap=True)
+    out().print(table)

@@ -7,9 +7,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.certificate.kinds import certify_any
+from fedveil.certificate.certify import certify_any
 from fedveil.cli.plan_page import page
-from fedveil.cli.serving import say, stop_requests
+from fedveil.cli.serving import give_memory_back, say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.checks import require
 from fedveil.core.files import owners_folder
@@ -19,7 +19,7 @@ from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World
 from fedveil.federation.site.socket import listening, serve
-from fedveil.federation.site.upkeep import clear_records
+from fedveil.federation.site.upkeep import clear_records, forget_computed
 from fedveil.ledger import Ledger
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import Neighbours, Unit
@@ -48,6 +48,7 @@ def site(
     as_json: Json = False,
 ) -> None:
     """Guard a site's data: shows every plan before its first update, and answers only what it has accepted."""
+    give_memory_back()
     identity, aggregator = read_site(key)
     terms = Terms(
         accept=frozenset(accept or ()),
@@ -73,6 +74,7 @@ def site(
         show=lambda plan: say(page(plan)),
         finished=_write_certificate,
         note=lambda text: say(f"for you alone: {text}"),
+        idle=forget_computed,
     )
     for text in [*own.notes, *(notes_for_rows(own.records, own.rule) if own.cells is None else [])]:
         guard.note(text)

@@ -1,18 +1,24 @@
 """Commands about studies: plan one, run it, certify what it left, and draw its report again."""
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from fedveil.certificate.certify import SEES, Certificate, certify_written, differences, read_bytes
+from fedveil.certificate.certify import (
+    Certificate,
+    certify_measured,
+    certify_written,
+    differences,
+    is_measured,
+    read_bytes,
+)
 from fedveil.certificate.data_set import DataSet
-from fedveil.certificate.kinds import certify_alone, kind_of
 from fedveil.cli.card import regulators_answers, tell_answers
 from fedveil.cli.progress import progress
 from fedveil.cli.quality import tell_evaluation, tell_quality
@@ -22,9 +28,9 @@ from fedveil.cli.show import (
     Out,
     out,
     plain_table,
-    promised_rows,
-    rounded_up,
     show,
+    tell_facts,
+    tell_guarantees,
     tell_total,
     total_json,
 )
@@ -32,12 +38,12 @@ from fedveil.core.checks import require
 from fedveil.core.errors import CannotCertify
 from fedveil.core.strict_json import read_object
 from fedveil.engine.system import System
-from fedveil.jobs.local import Result, plan_study, run_study
+from fedveil.jobs.local import Result, plan_study, run_study, tune_study
 from fedveil.models.metrics import no_better
 from fedveil.planning.design import Planned
 from fedveil.planning.plan import Plan, read_plan
 from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
-from fedveil.planning.study import Study, parse_study
+from fedveil.planning.study import Study, parse_study, tables_of
 from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
 from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.signing.keys import read_signer
@@ -46,7 +52,7 @@ from fedveil.signing.signature import Signature, check_signature
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.prepare.words import fact_rows as preparation_facts
 from fedveil.stages.sums import FILE as PREPARATION
-from fedveil.stages.train.registry import facts_of
+from fedveil.stages.train.registry import facts_of, title_of
 from fedveil.version import __version__
 
 StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
@@ -91,19 +97,26 @@ baselines = true
 
 def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None:
     """Schedule, noise and guarantees of a study; trains nothing, touches no row values."""
+    if "question" in tables_of(study):
+        from fedveil.cli.ask import show_plan  # imported here because that file imports this one
+
+        show_plan(study, False, as_json)
+        return
     planned = plan_study(study)
     result = _plan_json(planned)
 
     def text() -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
-        _guarantee_table(planned.plan, [(who, promise(planned.plan, who)) for who in ADVERSARIES])
+        promises = [(who, promise(planned.plan, who)) for who in ADVERSARIES]
+        _guarantee_table("Guarantees", planned.plan, promises, beside="proved by")
         if (alone := result["every_model_seen"]) is not None:
             shares = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
-            out().print(f"at this noise, every model seen: {shares or 'nothing can be promised'}")
+            out().print(f"Epsilon at this noise if every model were seen: {shares or 'no guarantee'}.")
         if planned.draft.designed is not None:
             out().print(
-                "schedules looked at, by expected risk (noise on the averaged gradient; * certified, else expected):"
+                "Schedules compared, lowest expected risk first (noise: on the averaged gradient; *: certified, the "
+                "others are estimates):"
             )
             best = sorted(planned.draft.designed.considered, key=lambda row: row.risk)[:8]
             plain_table([row.shown() for row in best], count=3)
@@ -116,19 +129,39 @@ def run(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     on: Annotated[Path | None, typer.Option("--on", help="A deployment's folder: its sites have the data.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="With --on: a file for a timeline of all rounds.")
+    ] = None,
     sign: Sign = None,
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train, certify, report."""
+    require(trace is None or on is not None, "--trace", "be left out without --on: there are no messages", trace)
     with progress(quiet) as watch:
         if on is None:
             result = run_study(study, folder, resume=resume, watch=watch, sign=sign, system=telling(quiet, watch.stage))
         else:
             from fedveil.jobs.remote import run_on  # only here: messages and keys take a while to load
 
-            result = run_on(study, folder, on, resume=resume, watch=watch, tell=report_sites(quiet), sign=sign)
+            tell = report_sites(quiet)
+            result = run_on(study, folder, on, resume=resume, watch=watch, tell=tell, sign=sign, trace=trace)
+    show_result(result, quiet, as_json)
+
+
+def tune(
+    study: StudyFile,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted search.")] = False,
+    sign: Sign = None,
+    module: Module = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Search over the study's [tune] table, release only the best model, and charge what the search costs."""
+    with progress(quiet, counted="trial") as watch:
+        result = tune_study(study, folder, resume=resume, watch=watch, sign=sign, system=System(tell=watch.stage))
     show_result(result, quiet, as_json)
 
 
@@ -151,10 +184,10 @@ def certify_run(
     as_json: Json = False,
 ) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
-    if (what := kind_of(folder)) is not None:
+    if is_measured(folder):
         require(signer is None, "--signer", "be left out: only runs are signed", str(signer))
         require(not answers, "--answers", "be left out: they are about a run", answers)
-        _certify_alone(folder, what, as_json)
+        _certify_measured(folder, as_json)
         return
     wanted = None if signer is None else read_signer(signer)
     certificate, changes = certify_written(folder, __version__)
@@ -165,9 +198,9 @@ def certify_run(
     def text() -> None:
         _certificate_table(certificate)
         if changes:
-            out().print(f"It does NOT match: {'; '.join(changes)}.")
+            out().print(f"NOT verified. It differs from the records: {'; '.join(changes)}.")
             return
-        out().print("The certificate matches the records.")
+        out().print(_verified(len(certificate.guarantees)))
         for sentence in certificate.charged_more:
             out().print(sentence)
         if certificate.version != __version__:
@@ -191,23 +224,30 @@ def certify_run(
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
 
 
-def _certify_alone(folder: Path, what: str, as_json: bool) -> None:
+def _certify_measured(folder: Path, as_json: bool) -> None:
     """The same for a job that trains nothing."""
-    certificate = certify_alone(folder, what, __version__)
+    certificate = certify_measured(folder, __version__)
     changes = differences(certificate, read_bytes(folder / "certificate.json"))
 
     def text() -> None:
         target = certificate.plan.target
-        out().print(f"certificate of {what}: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-        plain_table(promised_rows(certificate.guarantees, certificate.sees))
+        title = f"Certificate of {certificate.kind} for one {target.unit} ({target.neighbours}), delta {target.delta:g}"
+        tell_guarantees(title, [(one.adversary, one.answer) for one in certificate.guarantees], beside="")
         tell_total(certificate.data_set, target.adversary)
-        comparison = "The certificate matches the records."
-        out().print(f"It does NOT match: {'; '.join(changes)}." if changes else comparison)
+        if changes:
+            out().print(f"NOT verified. It differs from the records: {'; '.join(changes)}.")
+        else:
+            out().print(_verified(len(certificate.guarantees)))
 
     comparison = {"matches": not changes, "differences": changes}
     show({**comparison, **certificate.as_json(), **total_json(certificate.data_set)}, as_json, text)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the records: {'; '.join(changes)}.")
+
+
+def _verified(count: int) -> str:
+    both = {1: "its guarantee matches", 2: "both guarantees match"}.get(count, f"all {count} guarantees match")
+    return f"Certificate verified: recomputed from plan and ledger, {both}."
 
 
 def _signed(signature: Signature, *, checked: bool) -> str:
@@ -260,9 +300,9 @@ def telling(quiet: bool, stage: Callable[[str], None]) -> System:
     def note(text: str) -> None:
         lines.append(text)
         if len(lines) <= _MOST_NOTES:
-            console.print(f"for the data holder alone: {text}", highlight=False, markup=False)
+            console.print(f"Note, not published: {text}", highlight=False, markup=False)
         elif len(lines) == _MOST_NOTES + 1:
-            console.print("for the data holder alone: and more of that kind", highlight=False)
+            console.print("Note, not published: and more of that kind.", highlight=False)
 
     return System(tell=stage, note=note)
 
@@ -298,7 +338,7 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
         _plan_text(plan)
         _certificate_table(certificate)
         if plan.selection:
-            out().print(f"tuning: candidate {plan.selection.chosen + 1} of {len(plan.candidates)} was the best.")
+            out().print(f"Tuning chose candidate {plan.selection.chosen + 1} of {len(plan.candidates)}.")
         tell_quality(result.metrics)
         tell_evaluation(result.metrics)
         if signer is not None:
@@ -311,44 +351,37 @@ def show_result(result: Result, quiet: bool, as_json: bool) -> None:
 
 def _plan_text(plan: Plan) -> None:
     data, target = plan.data, plan.target
-    facts = "; ".join(f"{name} {value}" for name, value in facts_of(plan.method, plan.setup))
-    out().print(
-        f"{plan.name}: {plan.model.kind}, {plan.dimension} parameters; {data.records} records of "
-        f"{data.holders}; {plan.method.kind}: {facts}."
-    )
-    if plan.preparation:
-        cost = "; ".join(f"{name}: {value}" for name, value in preparation_facts(plan.preparation, target))
-        out().print(f"preparation: {cost}.")
-    if plan.evaluation:
-        out().print(f"{'; '.join(f'{name}: {value}' for name, value in evaluation_facts(plan.evaluation, target))}.")
+    out().print(plan.name, soft_wrap=True)
+    model = f"{plan.model.kind}, {plan.dimension:,} parameters, from {data.records:,} records of {data.holders}"
+    rows = [("model", model), ("algorithm", title_of(plan.method.kind))]
+    rows += [*preparation_facts(plan.preparation, target), *facts_of(plan.method, plan.setup)]
+    tell_facts([*rows, *evaluation_facts(plan.evaluation, target)])
 
 
 def _certificate_table(certificate: Certificate) -> None:
     data_set = certificate.data_set
-    _guarantee_table(certificate.plan, [(g.adversary, g.answer) for g in certificate.guarantees], data_set)
+    promises = [(one.adversary, one.answer) for one in certificate.guarantees]
+    _guarantee_table("Certificate", certificate.plan, promises, data_set)
     tell_total(data_set, certificate.plan.target.adversary)
 
 
-def _guarantee_table(plan: Plan, rows: Sequence[tuple[Adversary, Answer]], all_runs: DataSet | None = None) -> None:
+def _guarantee_table(
+    what: str,
+    plan: Plan,
+    rows: Sequence[tuple[Adversary, Answer]],
+    all_runs: DataSet | None = None,
+    *,
+    beside: Literal["sees", "proved by"] = "sees",
+) -> None:
     target = plan.target
     if plan.exposed_by is not None:
         out().print(f"NOT PRIVATE: {plan.exposed_by}.")
     for warning in plan.warnings:
         out().print(f"WARNING: {warning}")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("who", no_wrap=True)
-    table.add_column("epsilon", justify="right")
-    others = all_runs is not None and all_runs.runs > 1
-    if others:
-        table.add_column("all runs", justify="right")
-    table.add_column("by", no_wrap=True)
-    table.add_column("sees")
-    for adversary, answer in rows:
-        epsilon = rounded_up(None if plan.voided else answer.epsilon)
-        total = [rounded_up(all_runs.cost(adversary).epsilon)] if others and all_runs is not None else []
-        table.add_row(adversary, epsilon, *total, answer.certified_by or "-", SEES[adversary])
-    out().print(f"certificate: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-    out().print(table)
+    if plan.voided:
+        rows = [(adversary, replace(answer, epsilon=math.inf)) for adversary, answer in rows]
+    title = f"{what} for one {target.unit} ({target.neighbours}), delta {target.delta:g}"
+    tell_guarantees(title, rows, all_runs, beside=beside)
 
 
 def _plan_json(planned: Planned) -> dict[str, Any]:
@@ -392,5 +425,6 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: fedveil demo --out out/demo")(demo)
     app.command(epilog="Example: fedveil plan study.toml")(plan)
     app.command(epilog="Example: fedveil run study.toml --out results")(run)
+    app.command(epilog="Example: fedveil tune study.toml --out results")(tune)
     app.command("certify", epilog="Example: fedveil certify results")(certify_run)
     app.command(epilog="Example: fedveil report results")(report)

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedveil.certificate.certify import SEES as TRAINED
-from fedveil.certificate.synthesis import ROWS, SEES
+from fedveil.certificate.stage_words import ROWS
 from fedveil.cli.progress import progress, waiting
-from fedveil.cli.show import Json, Module, out, plain_table, promised_rows, show, tell_total, total_json
+from fedveil.cli.serving import interrupt_on_signals
+from fedveil.cli.show import Json, Module, out, show, tell_guarantees, tell_total, total_json
 from fedveil.cli.studies import Quiet, report_sites
 from fedveil.core.checks import require
 from fedveil.engine.system import System
@@ -46,6 +46,7 @@ def synthesise_study(
             if on is not None:
                 result = synthesise_on(study, folder, on, rows=rows, how=how)
             else:
+                interrupt_on_signals()
                 result = synthesise_local(study, folder, sites or 0, rows=rows, how=how)
     if quiet and not as_json:
         return
@@ -89,9 +90,8 @@ def _as_json(result: SynthesisResult) -> dict[str, Any]:
 def _tell(result: SynthesisResult) -> None:
     generator = result.generator
     target = result.certificate.plan.target
-    out().print(f"certificate of a generator: one {target.unit}, {target.neighbours}, delta {target.delta:g}")
-    sees = TRAINED if isinstance(generator, DeepGenerator) else SEES
-    plain_table(promised_rows(result.certificate.guarantees, sees))
+    title = f"Certificate of a generator for one {target.unit} ({target.neighbours}), delta {target.delta:g}"
+    tell_guarantees(title, [(one.adversary, one.answer) for one in result.certificate.guarantees], beside="")
     tell_total(result.certificate.data_set, target.adversary)
     if isinstance(generator, DeepGenerator):
         plan = generator.bundle.plan

@@ -81,8 +81,10 @@ def word(choices: Any, *, default: Any = None, hint: str = "") -> Any:
     return ruled(check, default=default)
 
 
-def ruled(check: Rule, *, default: Any = None) -> Any:
-    """A field with a rule of its own."""
+def ruled(check: Rule, *, default: Any = None, factory: Callable[[], Any] | None = None) -> Any:
+    """A field with a rule of its own; ``factory`` makes a default that is not frozen."""
+    if factory is not None:
+        return field(default_factory=factory, metadata={_RULE: check})
     return field(default=default, metadata={_RULE: check})
 
 

@@ -43,7 +43,7 @@ def records_from_arrays(
     ([[0.6, 0.8, 1.0], [0.0, 0.5, 1.0]], ('a', 'b'))
     """
     declared: Any = classes if classes is None or isinstance(classes, int) else tuple(classes)
-    source = Source(
+    source = Source.of(
         source="arrays",
         feature_bound=bound,
         intercept=intercept,

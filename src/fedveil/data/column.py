@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fedveil.core.checks import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import Texts, canonical, number_marks, numbers_of
-from fedveil.data.spec import Fill, Span
-from fedveil.data.spec_rules import RULES
+from fedveil.data.spec import RULES, Fill, Span
 from fedveil.data.tables import label, nearest, number, sequence, span
 
 Array = NDArray[Any]
@@ -20,6 +19,8 @@ Cells = Array | Sequence[str] | Texts  # one column as it was read: numbers, or 
 Mask = NDArray[np.bool_]
 Place = Callable[[int], str]  # where a row stands, for messages
 ZERO = "zero"  # none of the categories
+OWN = "own"  # a missing number of an additive model has a feature of its own
+LINE = 0.5  # of the squared length of a column's block: the straight line; its hats have the rest
 _NONE = -3  # the code of a missing value that is to be none of them
 
 
@@ -31,12 +32,19 @@ class Column:
     range is mapped to [-1, 1]; without a range a number stays as it is. With a ``unit`` above 0, x stands for
     arcsinh(x / unit) in all of this but the range: nearly a logarithm where x is large.
 
+    With ``knots`` (in the column's own unit, rising) a number becomes a block of features: a line u from -1 to 1, which
+    rises where ``line`` says (its middle and half its width, on the scale of the range), a *hat* for each knot (1
+    there, falling to 0 at the knots beside it, so that two neighbouring hats add up to 1 between their knots), and last
+    an indicator of a missing number. Multiplied by the roots of ``LINE`` and of 1 - ``LINE``, and by ``weight``, the
+    block has a norm of at most ``weight``, whatever the number is.
+
     A category is 1 where it is the record's and 0 elsewhere; then its entry of ``offsets`` is subtracted (none: 0) and
     the rest multiplied by ``weight``. ``unknown`` says what a value counts as that is not among the categories:
     "refuse", "zero" (none of them), or one of them.
 
     ``fill`` is what a missing value counts as, in the column's own unit, or "refuse" or "drop-row"; a missing category
-    may be "zero", too.
+    may be "zero", and a missing number with knots "own", its own indicator. ``shares``: of the records in each word,
+    or in equal cells of the range, as measured with noise; they are for pictures, and no part of the rule.
     """
 
     name: str
@@ -49,6 +57,9 @@ class Column:
     weight: float = 1.0
     fill: Fill = "refuse"
     unknown: str = "refuse"
+    knots: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
+    line: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", label("The name of a column", self.name))
@@ -70,18 +81,24 @@ class Column:
         require(not (words and moved), name, "have either categories or a range", words)
         given = tuple(number(f"{name}: offsets", one) for one in sequence(f"{name}: offsets", self.offsets))
         object.__setattr__(self, "offsets", given)
-        right = len(given) in (0, len(words)) and (bool(words) or self.weight == 1.0)
+        right = len(given) in (0, len(words)) and (bool(words or self.knots) or self.weight == 1.0)
         require(right, f"{name}: offsets and weight", "be those of its categories", len(given))
+        shares = tuple(number(f"{name}: shares", one) for one in sequence(f"{name}: shares", self.shares))
+        object.__setattr__(self, "shares", shares)
+        _check_knots(self, name)
         _check_fill(self, name)
 
     @property
     def width(self) -> int:
         """How many features the column becomes."""
-        return len(self.categories) or 1
+        return len(self.categories) or (len(self.knots) + 2 if self.knots else 1)
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features that the column becomes."""
+        if self.knots:
+            hats = (f"{self.name}@{knot:.17g}" for knot in self.knots)
+            return (self.name, *hats, f"{self.name}=(missing)")
         return tuple(f"{self.name}={word}" for word in self.categories) or (self.name,)
 
     @property
@@ -106,6 +123,16 @@ class Column:
     def bent(self, values: Vector) -> Vector:
         """Numbers on the scale that they are measured on."""
         return values if self.unit == 0 else np.asarray(np.arcsinh(np.clip(values / self.unit, -1e300, 1e300)))
+
+    @property
+    def places(self) -> Vector:
+        """The knots on the scale of the range, from -1 to 1."""
+        centre, scale, _, _ = self.affine
+        return np.asarray((self.bent(np.array(self.knots)) - centre) / scale)
+
+    def block(self, scaled: Vector) -> Matrix:
+        """The features of numbers on the scale from -1 to 1, NaN where one is missing; only with knots."""
+        return hat_block(scaled, self.places, *self.line) * self.weight
 
     def hot(self, codes: Indices) -> Matrix:
         """The features of each row's category; -1 is none of them."""
@@ -133,7 +160,7 @@ class Column:
             if gone.any():
                 values = values.copy()
                 fill = self._stand_in(gone, place, dropped)
-                values[gone] = 0.0 if fill is None else float(fill)
+                values[gone] = np.nan if fill == OWN else 0.0 if fill is None else float(fill)
         centre, scale, low, high = self.affine
         with np.errstate(over="ignore"):  # far outside a narrow range: cut in the next lines
             moved = (self.bent(values) - centre) / scale
@@ -190,6 +217,34 @@ class Column:
             require(False, f"{place(row)}, column {self.name!r}", "be finite", float(values[row]))
 
 
+def hat_block(scaled: Vector, places: Vector, centre: float = 0.0, half: float = 1.0) -> Matrix:
+    """Return the line, the hats at these places and the indicator of a gap, as rows of norm at most 1."""
+    found = np.zeros((scaled.size, places.size + 2))
+    there = ~np.isnan(scaled)
+    rows, values = np.flatnonzero(there), scaled[there]
+    found[rows, 0] = math.sqrt(LINE) * np.clip((values - centre) / half, -1.0, 1.0)
+    found[~there, -1] = 1.0
+    left, share = hats_of(values, places)
+    height = math.sqrt(1 - LINE)
+    found[rows, 1 + left] = height * (1 - share)
+    if places.size > 1:
+        found[rows, 2 + left] = height * share
+    return found
+
+
+def hats_of(values: Vector, places: Vector) -> tuple[Indices, Vector]:
+    """Return the knot to the left of each value, and how far the value has come to the next, from 0 to 1.
+
+    >>> [one.tolist() for one in hats_of(np.array([-1.0, 0.5, 1.0]), np.array([-1.0, 0.0, 1.0]))]
+    [[0, 1, 1], [0.0, 0.5, 1.0]]
+    """
+    if places.size == 1:
+        return np.zeros(values.size, dtype=np.int64), np.zeros(values.size)
+    left = np.clip(np.searchsorted(places, values, side="right") - 1, 0, places.size - 2)
+    share = (values - places[left]) / np.diff(places)[left]
+    return left, np.clip(share, 0.0, 1.0)
+
+
 def as_texts(cells: Cells) -> Texts:
     """Return a column as texts: truth values as 0 and 1, and whatever else is no number as text."""
     if isinstance(cells, Texts):
@@ -208,8 +263,27 @@ def _numeric(cells: Cells, missing: Sequence[str], name: str, place: Place) -> V
     return numbers_of(texts, frozenset(missing) | {"nan"}, name, place)
 
 
+def _check_knots(column: Column, name: str) -> None:
+    knots = tuple(number(f"{name}: knots", one) for one in sequence(f"{name}: knots", column.knots))
+    object.__setattr__(column, "knots", knots)
+    line = tuple(number(f"{name}: line", one) for one in sequence(f"{name}: line", column.line))
+    object.__setattr__(column, "line", line)
+    require(len(line) == 2 and line[1] > 0, f"{name}: line", "be a middle and half a width above 0", line)
+    if not knots:
+        return
+    plain = not column.categories and column.centre is None and column.scale is None
+    require(plain and column.range is not None, f"{name}: knots", "go with a range, and nothing else", column.range)
+    low, high = column.range or (0.0, 0.0)
+    inside = all(low <= knot <= high for knot in knots)
+    require(inside, f"{name}: knots", f"lie in its range, [{low:g}, {high:g}]", knots)
+    rising = bool(np.all(np.diff(column.places) > 0))
+    require(rising, f"{name}: knots", "rise, also on the scale of the range", knots)
+
+
 def _check_fill(column: Column, name: str) -> None:
     fill = column.fill
+    if fill == OWN and column.knots:
+        return
     if not isinstance(fill, str):
         fill = number(f"{name}: fill", fill)
         object.__setattr__(column, "fill", fill)

@@ -39,16 +39,20 @@ def layout_of(table: Table, source: Source) -> Layout:
     slots: list[int] = []
     starts: dict[str, int] = {}
     for column in table.choice.features:
-        if column in source.categories:
+        if column in source.features.categories:
             starts[column] = len(names)
-            names += [f"{column}={word}" for word in source.categories[column]]
+            names += [f"{column}={word}" for word in source.features.categories[column]]
         else:
             slots.append(len(names))
             names.append(column)
     if source.intercept:
         names.append("intercept")
-    spans = [source.scale.get(column, source.default_scale) for column in table.choice.numbers]
-    bent = [(place, source.bend[name]) for place, name in enumerate(table.choice.numbers) if name in source.bend]
+    spans = [source.features.scale.get(column, source.features.default_scale) for column in table.choice.numbers]
+    bent = [
+        (place, source.features.bend[name])
+        for place, name in enumerate(table.choice.numbers)
+        if name in source.features.bend
+    ]
     for place, unit in bent:
         low, high = np.arcsinh(np.array(spans[place]) / unit).tolist()
         spans[place] = (low, high)
@@ -103,7 +107,7 @@ def features_of(table: Table, filled: Filled, source: Source) -> tuple[Matrix, t
 
 def _codes(table: Table, filled: Filled, source: Source, column: str) -> Indices:
     """Return the index of each row's category; refuse an undeclared one, with its place."""
-    allowed = {word: index for index, word in enumerate(source.categories[column])}
+    allowed = {word: index for index, word in enumerate(source.features.categories[column])}
     texts = filled.texts[column]
     index = np.array([allowed.get(word, -1) for word in texts.words], dtype=np.int64)[texts.codes]
     refuse_undeclared(table, column, allowed, (index < 0) & ~filled.dropped, texts)

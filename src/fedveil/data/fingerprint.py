@@ -74,6 +74,13 @@ class RawRows:
                     count += sum(row in like for row in zip(*forms[:, near].tolist(), strict=True))
         return count
 
+    def row_keys(self) -> list[tuple[Any, ...]]:
+        """Return a key for each row, equal for rows of equal columns and values; for the data holder alone."""
+        keys: list[tuple[Any, ...]] = []
+        for titles, forms in self._forms(_KNOWN):
+            keys += [(titles, *row) for row in zip(*forms.tolist(), strict=True)]
+        return keys
+
     def _forms(self, key: bytes) -> Iterator[tuple[tuple[str, ...], Whole]]:
         """Yield the names of the columns and, for some rows, the values of their linear forms: one line a form."""
         for part in self.parts():

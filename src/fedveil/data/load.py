@@ -1,7 +1,7 @@
 """From a study's data tables to records: read, fill or drop missing values, cut, hold out, split."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,8 @@ class Loaded:
 
     ``preparation``: how the records became rows, where that is known; it is public. ``apart``: the held-out rows, where
     they have a source of their own; None where they are rows of the same source that training does not read.
-    ``notes``: sentences for the data holder alone, computed without noise.
+    ``notes``: sentences for the data holder alone, computed without noise. ``rows``: the row of the source that each
+    training record comes from, counted from 0; empty where there is no source.
     """
 
     train: Records
@@ -56,10 +57,15 @@ class Loaded:
     preparation: RowRule | None = None
     apart: HeldRows | None = None
     notes: tuple[str, ...] = ()
+    rows: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def fingerprint(self, key: bytes) -> str:
         """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
         return self.train.fingerprint(key) if self.raw is None else self.raw.fingerprint(key)
+
+    def cells_fingerprint(self, key: bytes) -> str:
+        """Return the fingerprint of the records to train on."""
+        return self.train.fingerprint(key)
 
     def held_fingerprint(self, key: bytes) -> str:
         """Return the fingerprint of the held-out records; empty where there are none."""
@@ -143,6 +149,7 @@ def load(
         preparation=whole.preparation,
         apart=apart,
         notes=whole.notes,
+        rows=np.flatnonzero(rows).astype(np.int64),
     )
 
 
@@ -215,9 +222,9 @@ def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]
     """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
     gone = int(dropped.sum())
     notes = [f"{gone:,} rows lack a value and were dropped; they count as records without content."] if gone else []
-    if source.target_scale is not None and table.predicted:
-        low, high = source.target_scale
-        target = table.numbers(None, source.missing)[~dropped]
+    if source.labelling.target_scale is not None and table.predicted:
+        low, high = source.labelling.target_scale
+        target = table.numbers(None, source.reading.missing)[~dropped]
         outside = (target < low) | (target > high)
         if outside.any():
             told = f"{float(np.mean(outside)):.1%} of the targets lie outside data.target_scale, [{low:g}, {high:g}]"
@@ -258,12 +265,12 @@ def targets_of(table: Table, source: Source, dropped: Mask) -> tuple[Vector, int
     if not table.predicted:
         found[~dropped] = 0.0
         return found, 0
-    if source.target_scale is not None or source.label_above is not None:
-        values = table.numbers(None, source.missing)[~dropped]
-        scale = source.target_scale
-        found[~dropped] = above(values, source.label_above or 0.0) if scale is None else scaled(values, scale)
+    if source.labelling.target_scale is not None or source.labelling.label_above is not None:
+        values = table.numbers(None, source.reading.missing)[~dropped]
+        scale = source.labelling.target_scale
+        found[~dropped] = above(values, source.labelling.label_above or 0.0) if scale is None else scaled(values, scale)
         return found, 0 if scale is not None else 2
-    classes = source.classes if source.classes is not None else 0
+    classes = source.labelling.classes if source.labelling.classes is not None else 0
     count = classes if isinstance(classes, int) else len(classes)
     name = f"column {table.choice.target!r}" if table.choice.target is not None else LABEL
     rows = np.flatnonzero(~dropped)

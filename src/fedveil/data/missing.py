@@ -45,13 +45,13 @@ def without_client(table: Table, source: Source) -> Mask:
     """Return which rows name no client; this depends only on the client column, which is public."""
     if table.choice.client is None:
         return np.zeros(len(table), dtype=np.bool_)
-    return table.texts(table.choice.client).among({"", *source.missing})
+    return table.texts(table.choice.client).among({"", *source.reading.missing})
 
 
 def numbers_with_gaps(table: Table, source: Source, name: str | None) -> Vector:
     """Return a column of numbers (without a name: the target), NaN where one is missing."""
-    found = table.numbers(name, source.missing)
-    marks = number_marks(source.missing)
+    found = table.numbers(name, source.reading.missing)
+    marks = number_marks(source.reading.missing)
     return np.where(np.isin(found, marks), np.nan, found) if marks else found
 
 
@@ -60,19 +60,19 @@ def _settle_numbers(table: Table, source: Source, name: str, dropped: Mask) -> V
     gone = np.isnan(found)
     if not gone.any():
         return found
-    value = rule_for(table, source.fill.get(name, source.default_fill), gone, name, dropped)
+    value = rule_for(table, source.features.fill.get(name, source.features.default_fill), gone, name, dropped)
     return np.where(gone, 0.0 if value is None else float(value), found)
 
 
 def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Texts:
     """Return categories in canonical spelling; a declared category is never missing, even if it is written "?"."""
-    allowed = source.categories[column]
-    marks = {canonical(word) for word in source.missing} | {"nan", ""}
+    allowed = source.features.categories[column]
+    marks = {canonical(word) for word in source.reading.missing} | {"nan", ""}
     spelt = table.texts(column).respelt(canonical)
     gone = spelt.where(lambda word: word in marks and word not in allowed)
     stand_in = ""
     if gone.any():
-        given = source.fill.get(column, source.default_fill)
+        given = source.features.fill.get(column, source.features.default_fill)
         fitting = given in ("refuse", "drop-row") or canonical(given) in allowed
         value = rule_for(table, given if fitting else "refuse", gone, column, dropped)
         stand_in = allowed[0] if value is None else canonical(value)
@@ -91,17 +91,17 @@ def settle_labels(table: Table, source: Source, dropped: Mask) -> None:
     for column, name in ((None, choice.target or LABEL), (choice.client, choice.client)):
         if name is None or (column is None and not table.predicted):
             continue
-        declared = source.classes if column is None and isinstance(source.classes, tuple) else ()
+        declared = source.labelling.classes if column is None and isinstance(source.labelling.classes, tuple) else ()
         if column is None and not choice.target_is_text:
             gone = np.isnan(numbers_with_gaps(table, source, None))
         else:
-            marks = {"", *map(canonical, source.missing)}.difference(declared)
+            marks = {"", *map(canonical, source.reading.missing)}.difference(declared)
             gone = table.texts(column).respelt(canonical).among(marks)
-        given = source.fill.get(name, source.default_fill)
+        given = source.features.fill.get(name, source.features.default_fill)
         if gone.any():
             rule_for(table, given if given == "drop-row" else "refuse", gone, name, dropped)
-    if source.unlisted == "drop-row" and source.classes is not None:
-        dropped |= unlisted(table.texts(None), source.classes)
+    if source.labelling.unlisted == "drop-row" and source.labelling.classes is not None:
+        dropped |= unlisted(table.texts(None), source.labelling.classes)
 
 
 def rule_for(table: Table, given: Fill, gone: Mask, column: str, dropped: Mask) -> Fill | None:

@@ -96,21 +96,21 @@ def open_csv(source: Source, path: Path) -> Opened:
         _File(
             path=path,
             delimiter=delimiter_of(source, path),
-            header=source.header,
-            missing=source.missing,
-            decimal=source.decimal,
-            thousands=source.thousands,
+            header=source.reading.header,
+            missing=source.reading.missing,
+            decimal=source.reading.decimal,
+            thousands=source.reading.thousands,
             block=_BLOCK,
         )
     )
     own = tuple(name.strip() for name in file.names)
     check_columns(path.name, len(own))
-    if len(own) == 1 and source.delimiter is None:
-        first = own[0] if source.header else _first_cell(file)
+    if len(own) == 1 and source.reading.delimiter is None:
+        first = own[0] if source.reading.header else _first_cell(file)
         other = next((sign for sign in DELIMITERS if sign in first), None)
         hint = f"Its columns seem to be separated by {other!r}: state data.delimiter = {json.dumps(other)}."
         require(other is None, path.name, f"have its columns separated by {file.delimiter!r}", first, hint)
-    if source.header:
+    if source.reading.header:
         stray = next((name for name in own if "\0" in name), None)
         hint = "Take the NUL characters out, or save the file as UTF-8."
         require(stray is None, path.name, "have names without the character of code 0", stray, hint)
@@ -119,10 +119,10 @@ def open_csv(source: Source, path: Path) -> Opened:
         names, held = own, None
     else:
         held = tuple(str(place) for place in range(len(own)))
-        if source.names:
-            count = len(source.names)
+        if source.reading.names:
+            count = len(source.reading.names)
             require(count == len(own), "data.names", f"name all {len(own)} columns of {path.name}", count)
-        names = source.names or held
+        names = source.reading.names or held
     return Opened(
         file=path.name,
         names=names,
@@ -136,7 +136,7 @@ def open_csv(source: Source, path: Path) -> Opened:
 
 def delimiter_of(source: Source, path: Path) -> str:
     """Return the delimiter that the study states, or the usual one for the suffix."""
-    return source.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
+    return source.reading.delimiter or ("\t" if path.name.removesuffix(".gz").endswith(".tsv") else ",")
 
 
 def _looked_at(file: _File) -> _File:

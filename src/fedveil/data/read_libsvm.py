@@ -16,7 +16,7 @@ from fedveil.data.table import Opened, block_of
 
 def open_libsvm(source: Source, path: Path) -> Opened:
     """Return the rows of one file, dense; columns are named 1 to ``features``."""
-    count = source.features
+    count = source.reading.features
     hint = "The largest index that occurs would be learned from the data."
     require(count is not None, "data.features", "state how many features a libsvm file has", count, hint)
     width = count or 0
@@ -39,7 +39,7 @@ def open_libsvm(source: Source, path: Path) -> Opened:
     block = np.zeros((len(labels), width))
     block[rows, columns] = values
     used = 1 + max(columns, default=-1)  # data.features may state more, but that is not part of the file
-    missing = frozenset(source.missing)
+    missing = frozenset(source.reading.missing)
     target = numbers_of(Texts.of(labels), missing, "label", lambda row: f"{path.name}, record {row + 1}")
     names = tuple(str(j) for j in range(1, width + 1))
     return block_of(block, target, names, path.name, "record", held=names[:used])

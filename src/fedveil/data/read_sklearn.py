@@ -4,7 +4,6 @@ The ranges are constants from the published descriptions of the data sets, not c
 """
 
 import importlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +49,12 @@ def open_shipped(source: Source, name: str) -> tuple[Opened, Source]:
 
 
 def _completed(source: Source, name: str, names: tuple[str, ...]) -> Source:
-    features = source.columns or tuple(column for column in names if column not in source.ignore)
-    apart = {*source.categories, source.client_column}
-    if source.default_scale is None and source.learned != "all":
+    features = source.features.columns or tuple(column for column in names if column not in source.features.ignore)
+    apart = {*source.features.categories, source.client_column}
+    if source.features.default_scale is None and source.learned != "all":
         known = {n: r for n, r in zip(names, RANGES[name], strict=True) if n in features and n not in apart}
-        source = replace(source, scale={**known, **source.scale})
-    if source.classes is None and source.label_above is None and source.target_scale is None:
+        source = source.with_keys(scale={**known, **source.features.scale})
+    if not source.labelling.rules:
         regression = name not in CLASSES
-        source = replace(source, classes=CLASSES.get(name), target_scale=PROGRESSION if regression else None)
+        source = source.with_keys(classes=CLASSES.get(name), target_scale=PROGRESSION if regression else None)
     return source

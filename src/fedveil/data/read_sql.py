@@ -152,7 +152,7 @@ def _reading(action: int, first: str | None, second: str | None, *_: str | None)
 def _duckdb(source: Source, base: Path) -> Iterator[Any]:
     """Files are opened here, by pyarrow; the database sees their rows and no file, network or extension."""
     library = _library("duckdb")
-    query = _ALL if source.query is None else one_select(source)
+    query = _ALL if source.reading.query is None else one_select(source)
     said = [statement.type for statement in library.extract_statements(query)]
     require(said == [library.StatementType.SELECT], "data.query", "be one SELECT", query[:60])
     path = base / str(file_of(source.source))
@@ -206,8 +206,8 @@ def _parquet_rows(path: Path, name: str) -> Any:
 def one_select(source: Source) -> str:
     """Return the query of a source, which must be one statement that reads."""
     hint = 'For example query = "SELECT age, ward, ill FROM visits ORDER BY id".'
-    require(source.query is not None, "data.query", "be given with a database", None, hint)
-    query = str(source.query).strip().rstrip(";")
+    require(source.reading.query is not None, "data.query", "be given with a database", None, hint)
+    query = str(source.reading.query).strip().rstrip(";")
     only = query.lower().startswith(("select", "with", "table ", "values")) and ";" not in query
     require(only, "data.query", "be one SELECT", query[:60])
     return query

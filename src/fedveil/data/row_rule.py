@@ -65,14 +65,16 @@ class Labels:
     @classmethod
     def of(cls, source: Source, name: str | None) -> "Labels":
         """Return the labels that a study declares."""
-        if source.target_scale is not None:
-            return cls(name=name, span=source.target_scale)
-        if source.label_above is not None:
-            return cls(name=name, classes=("0", "1"), numbered=True, above=source.label_above)
-        given = source.classes if source.classes is not None else 0
+        if source.labelling.target_scale is not None:
+            return cls(name=name, span=source.labelling.target_scale)
+        if source.labelling.label_above is not None:
+            return cls(name=name, classes=("0", "1"), numbered=True, above=source.labelling.label_above)
+        given = source.labelling.classes if source.labelling.classes is not None else 0
         counted = isinstance(given, int)
         words = tuple(str(k) for k in range(given)) if isinstance(given, int) else given
-        return cls(name=name, classes=words, numbered=counted, event=source.event, ends=source.intervals)
+        return cls(
+            name=name, classes=words, numbered=counted, event=source.labelling.event, ends=source.labelling.intervals
+        )
 
     def own_unit(self, scores: Vector) -> Vector:
         """Numbers from [-1, 1] back to the target's own unit; not cut to its range."""
@@ -131,13 +133,13 @@ class RowRule:
         """
         mapped = source.feature_map is not None
         columns = tuple(_column(source, name) for name in choice.features)
-        shown = {key: value for key, value in stated(source).items() if key in READING}
+        shown = {key: value for key, value in stated(source.reading).items() if key in READING}
         return cls(
             columns=columns,
             labels=Labels.of(source, choice.target),
             bound=source.feature_bound,
             intercept=source.intercept,
-            missing=source.missing,
+            missing=source.reading.missing,
             reading=shown,
             feature_map=source.feature_map,
             map_width=width - (source.intercept > 0) if mapped else 0,
@@ -183,7 +185,7 @@ class RowRule:
 
     def source(self, name: str) -> Source:
         """New data, to be read as the training data were; what is predicted need not be there."""
-        return Source(source=name, feature_bound=1.0, label_above=0.0, missing=self.missing, **self.reading)
+        return Source.of(source=name, feature_bound=1.0, label_above=0.0, missing=self.missing, **self.reading)
 
     def rows(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
         """Return the row of each record, and which records are to be left out (their rule is "drop-row").
@@ -198,6 +200,9 @@ class RowRule:
             if column.categories:
                 own = list(places[start : start + column.width])
                 rows[:, own] = column.hot(column.codes(given, self.missing, place, dropped))
+            elif column.knots:
+                own = list(places[start : start + column.width])
+                rows[:, own] = column.block(column.numbers(given, self.missing, place, dropped))
             else:
                 rows[:, places[start]] = column.numbers(given, self.missing, place, dropped)
             start += column.width
@@ -306,11 +311,11 @@ def _check_slots(preparation: RowRule) -> None:
 
 
 def _column(source: Source, name: str) -> Column:
-    fill = source.fill.get(name, source.default_fill)
-    if name not in source.categories:
-        span, unit = source.scale.get(name, source.default_scale), source.bend.get(name, 0.0)
+    fill = source.features.fill.get(name, source.features.default_fill)
+    if name not in source.features.categories:
+        span, unit = source.features.scale.get(name, source.features.default_scale), source.features.bend.get(name, 0.0)
         return Column(name=name, range=span, unit=unit, fill=fill)
-    words = source.categories[name]
+    words = source.features.categories[name]
     fitting = fill in ("refuse", "drop-row") or canonical(fill) in words
     unknown = OTHER if OTHER in words else "refuse"
     return Column(name=name, categories=words, fill=canonical(fill) if fitting else "refuse", unknown=unknown)

@@ -46,7 +46,7 @@ def read(source: Source, base: Path, texts: Collection[str] = ()) -> tuple[Table
     Relative paths start from ``base``. ``texts``: columns whose texts are taken as they are written, even if they look
     like numbers; all that the study states to be labels, categories or clients are.
     """
-    if source.event is not None:
+    if source.labelling.event is not None:
         return read_watched(source, lambda inner: read(inner, base, texts))
     if source.shipped is not None:
         opened, source = open_shipped(source, source.shipped)
@@ -66,7 +66,9 @@ def open_source(source: Source, base: Path, *, labelled: bool = True) -> list[Op
     with failing_clearly(source.source):
         if path.is_dir():
             return [_file(source, file, path, labelled) for file in files_of(source, path)]
-        require(source.format != "folder", "data.source", 'be a folder when data.format is "folder"', source.source)
+        require(
+            source.reading.format != "folder", "data.source", 'be a folder when data.format is "folder"', source.source
+        )
         return [_file(source, path, base, labelled)]
 
 
@@ -84,7 +86,12 @@ def _stem(file: str) -> str:
 def _file(source: Source, path: Path, base: Path, labelled: bool) -> Opened:
     form = format_of(source, path)
     if form != "idx":
-        require(source.labels is None, "data.labels", "go with a file of images (format idx) only", source.labels)
+        require(
+            source.reading.labels is None,
+            "data.labels",
+            "go with a file of images (format idx) only",
+            source.reading.labels,
+        )
     match form:
         case "csv":
             return open_csv(source, path)
@@ -96,14 +103,15 @@ def _file(source: Source, path: Path, base: Path, labelled: bool) -> Opened:
             return open_npz(path)
         case "libsvm":
             return open_libsvm(source, path)
-    given = source.labels is not None or not labelled
+    given = source.reading.labels is not None or not labelled
     require(given, "data.labels", f"name the file with the labels of {path.name}", None)
-    return open_idx(path, None if source.labels is None else base / source.labels)
+    return open_idx(path, None if source.reading.labels is None else base / source.reading.labels)
 
 
 def format_of(source: Source, path: Path) -> str:
     """Return the format that the study states, or the one of the file's suffix."""
-    return source.format if source.format is not None and source.format != "folder" else _by_suffix(path)
+    form = source.reading.format
+    return _by_suffix(path) if form is None or form == "folder" else form
 
 
 def _by_suffix(path: Path) -> str:
@@ -121,10 +129,15 @@ def _by_suffix(path: Path) -> str:
 
 def files_of(source: Source, path: Path) -> list[Path]:
     """Return the files of a folder that a study means, in the order of their names."""
-    require(source.format != "idx", "data.source", "be a file when data.format is idx", source.source)
-    require("/" not in source.files, "data.files", "be a pattern of names in the folder, such as *.csv", source.files)
-    files = sorted(file for file in path.glob(source.files) if file.is_file() and not file.name.startswith("."))
-    require(files, f"The folder {source.source}", f"hold files that match data.files, {source.files!r}", "none")
+    require(source.reading.format != "idx", "data.source", "be a file when data.format is idx", source.source)
+    require(
+        "/" not in source.reading.files,
+        "data.files",
+        "be a pattern of names in the folder, such as *.csv",
+        source.reading.files,
+    )
+    files = sorted(file for file in path.glob(source.reading.files) if file.is_file() and not file.name.startswith("."))
+    require(files, f"The folder {source.source}", f"hold files that match data.files, {source.reading.files!r}", "none")
     return files
 
 

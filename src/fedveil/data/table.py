@@ -166,29 +166,31 @@ def choose(
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     require(twice is None, f"The columns of {file}", "have different names", twice)
     hint = "Leave nothing out: state data.classes or data.target_scale."
-    fits = not (own_target and source.unlabelled)
+    fits = not (own_target and source.labelling.unlabelled)
     require(fits, "[data]", f"say what the labels are that {file} keeps apart", "nothing", hint)
-    target = _target(source, names, file, own_target or source.unlabelled)
+    target = _target(source, names, file, own_target or source.labelling.unlabelled)
     _present(source, names, file)
     client = source.client_column
     apart = {name for name in (target, client) if name is not None}
     require(target is None or target != client, "data.client_column", "differ from data.target", client)
-    taken = sorted(apart & set(source.columns))
+    taken = sorted(apart & set(source.features.columns))
     require(not taken, "data.columns", "name neither the target nor the client column", taken)
-    left_out = apart | set(source.ignore)
-    features = source.columns or tuple(name for name in names if name not in left_out)
+    left_out = apart | set(source.features.ignore)
+    features = source.features.columns or tuple(name for name in names if name not in left_out)
     require(features, f"The columns of {file}", "leave at least one feature", names[:10])
-    for name in apart & set(source.fill):
+    for name in apart & set(source.features.fill):
         rule = 'be "refuse" or "drop-row", since nobody may invent it'
-        require(source.fill[name] in ("refuse", "drop-row"), f"data.fill.{name}", rule, source.fill[name])
-    unused = sorted(set(source.scale) | set(source.categories) | (set(source.fill) - apart))
+        require(
+            source.features.fill[name] in ("refuse", "drop-row"), f"data.fill.{name}", rule, source.features.fill[name]
+        )
+    unused = sorted(set(source.features.scale) | set(source.features.categories) | (set(source.features.fill) - apart))
     stray = next((name for name in unused if name not in set(features)), None)
     hint = "It has a scale, a fill or categories, but is the target, the client column or ignored."
     require(stray is None, "[data]", "give rules for features only", stray, hint)
     # Where types are left open, all cells are taken as they are written but those that must be numbers.
-    texts = set(source.categories) if source.learned == "nothing" else set(features) - _surely_numbers(source)
+    texts = set(source.features.categories) if source.learned == "nothing" else set(features) - _surely_numbers(source)
     numbers = tuple(name for name in features if name not in texts)
-    is_text = source.classes is not None
+    is_text = source.labelling.classes is not None
     return Choice(
         features=features,
         numbers=numbers,
@@ -202,18 +204,18 @@ def choose(
 
 def _surely_numbers(source: Source) -> set[str]:
     """Columns that a stated range or fill value declares to be numbers."""
-    filled = {name for name, value in source.fill.items() if not isinstance(value, str)}
-    return (set(source.scale) | filled) - set(source.categories)
+    filled = {name for name, value in source.features.fill.items() if not isinstance(value, str)}
+    return (set(source.features.scale) | filled) - set(source.features.categories)
 
 
 def _target(source: Source, names: tuple[str, ...], file: str, own_target: bool) -> str | None:
-    given = source.target
+    given = source.labelling.target
     if own_target:
         require(given is None, "data.target", f"be left out: {file} keeps its labels apart", given)
         return None
     require(given is not None, "data.target", f"name the column of {file} to predict", given)
     if isinstance(given, int):
-        require(not source.header, "data.target", "be a column's name when the file has a header", given)
+        require(not source.reading.header, "data.target", "be a column's name when the file has a header", given)
         count = len(names)
         require(-count <= given < count, "data.target", f"be less than the number of columns, {count}", given)
         return names[given]
@@ -224,8 +226,16 @@ def _target(source: Source, names: tuple[str, ...], file: str, own_target: bool)
 
 def _present(source: Source, names: tuple[str, ...], file: str) -> None:
     known = set(names)
-    stated = {"columns": source.columns, "ignore": source.ignore, "categories": tuple(source.categories)}
-    stated |= {"scale": tuple(source.scale), "fill": tuple(source.fill), "bend": tuple(source.bend)}
+    stated = {
+        "columns": source.features.columns,
+        "ignore": source.features.ignore,
+        "categories": tuple(source.features.categories),
+    }
+    stated |= {
+        "scale": tuple(source.features.scale),
+        "fill": tuple(source.features.fill),
+        "bend": tuple(source.features.bend),
+    }
     if source.client_column is not None:
         stated["client_column"] = (source.client_column,)
     for key, columns in stated.items():
@@ -238,7 +248,7 @@ def table_of(source: Source, opened: Sequence[Opened], texts: Collection[str] = 
     """Return what a study reads of these files, which must have the same columns; ``texts``: taken as written."""
     first = opened[0]
     choice = choose(source, first.names, first.file, own_target=first.label is not None, whole=first.whole)
-    written = {*source.categories, *texts, choice.client, *([choice.target] if choice.target_is_text else [])}
+    written = {*source.features.categories, *texts, choice.client, *([choice.target] if choice.target_is_text else [])}
     parts: dict[str, list[Column]] = {name: [] for name in choice.read}
     sizes: list[int] = []
     for one in opened:

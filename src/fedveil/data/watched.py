@@ -29,21 +29,21 @@ def read_watched(source: Source, read: Callable[[Source], tuple[Table, Source]])
 
     ``read`` reads a source whose target is a number, and which has the column of events among its features.
     """
-    event = str(source.event)
+    event = str(source.labelling.event)
     hint = "It says whether the event was seen, and nothing may be predicted from it."
-    require(event not in source.ignore and event not in source.columns, "data.event", "name no feature", event, hint)
-    apart = event not in (source.target, source.client_column)
+    used = (*source.features.ignore, *source.features.columns)
+    require(event not in used, "data.event", "name no feature", event, hint)
+    apart = event not in (source.labelling.target, source.client_column)
     require(apart, "data.event", "differ from data.target and data.client_column", event)
-    inner = replace(
-        source,
+    inner = source.with_keys(
         event=None,
         intervals=(),
         classes=None,
         unlisted="refuse",
         target_scale=(0.0, 1.0),  # a number; its range is not used
-        categories={**source.categories, event: ("0", "1")},
-        columns=(*source.columns, event) if source.columns else (),
-        fill={name: value for name, value in source.fill.items() if name != event},
+        categories={**source.features.categories, event: ("0", "1")},
+        columns=(*source.features.columns, event) if source.features.columns else (),
+        fill={name: value for name, value in source.features.fill.items() if name != event},
     )
     table, _ = read(inner)
     kept = tuple(name for name in table.choice.features if name != event)
@@ -55,11 +55,11 @@ def read_watched(source: Source, read: Callable[[Source], tuple[Table, Source]])
 def _labels(table: Table, events: Texts, source: Source) -> Texts:
     """The label of each person; the empty one where time or event is missing."""
     times = numbers_with_gaps(table, source, None)
-    gone = np.isnan(times) | events.among({"", *source.missing})
+    gone = np.isnan(times) | events.among({"", *source.reading.missing})
     wrong = np.flatnonzero(~gone & ~((times >= 0) & np.isfinite(times)))
     if wrong.size:
         row = int(wrong[0])
-        name = f"{table.place(row)}, column {source.target!r}"
+        name = f"{table.place(row)}, column {source.labelling.target!r}"
         require(False, name, "be a time: finite and not negative", float(times[row]))
     happened = events.where(lambda word: _EVENT.get(canonical(word).lower(), False))
     strange = np.flatnonzero(~gone & events.where(lambda word: canonical(word).lower() not in _EVENT))
@@ -67,8 +67,8 @@ def _labels(table: Table, events: Texts, source: Source) -> Texts:
         row = int(strange[0])
         rule = "say whether the event was seen: 1 or 0, true or false, yes or no"
         got = events.words[int(events.codes[row])]
-        require(False, f"{table.place(row)}, column {source.event!r}", rule, got)
-    found = labelled(np.where(gone, 0.0, times), happened, source.intervals)
+        require(False, f"{table.place(row)}, column {source.labelling.event!r}", rule, got)
+    found = labelled(np.where(gone, 0.0, times), happened, source.labelling.intervals)
     return Texts(["", *found.words], np.where(gone, 0, 1 + found.codes))
 
 

@@ -8,7 +8,7 @@ from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.column import Column
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.engine.baselines import centralised
+from fedveil.engine.measure import centralised
 from fedveil.models.metrics import accuracy
 from fedveil.models.spec import ModelPlan
 from fedveil.release.generating import DeepGenerator

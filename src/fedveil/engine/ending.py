@@ -12,17 +12,18 @@ from typing import Any, Final
 from fedveil.core.errors import AlreadyFinished, BadValue, why
 from fedveil.core.files import read_file, sync_folder
 from fedveil.core.strict_json import read_object
-from fedveil.engine import answers, trials
+from fedveil.engine import answers
 from fedveil.ledger.store import settle
 
 LAST: Final = "ledger.jsonl"  # the last file of a release: where it is, all others are
+TRIALS: Final = "trials"  # in the private folder: how many trials are done, and which was the best
 SECRETS: Final = (
     "key",
     "checkpoint",
     answers.NAME,
     answers.OF_PREPARATION,
     answers.OF_EVALUATION,
-    trials.NAME,
+    TRIALS,
 )  # in the private folder; what tells most goes first
 
 

@@ -13,21 +13,20 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, FedveilError, Interrupted, why
 from fedveil.core.files import public_folder
 from fedveil.core.tables import first_difference
-from fedveil.engine.ending import LAST, destroy_secrets
+from fedveil.engine.ending import LAST, destroy_secrets, end_release, has_released
 from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
+from fedveil.engine.sums import check_ready
 from fedveil.engine.system import System
 from fedveil.ledger import Entry, Ledger
-from fedveil.ledger.costs import Chargeable
 from fedveil.ledger.place import POINTER, Sited, open_books
 from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
-from fedveil.planning.plan import charged_text
+from fedveil.planning.plan import AnyPlan, charged_text
 
 PLAN = "plan.toml"
 RELEASED = "released"  # in the private folder of an aggregator: what sites are still to be sent
@@ -115,7 +114,7 @@ def settle_key(
     content = path.read_bytes() if path.exists() else fixed or system.random(16 + KEY_BYTES)
     key = content[16 : 16 + KEY_BYTES]
     prints = fingerprint(key), held(key)
-    marks = [sha256(found.encode()).digest() for found in prints]
+    marks = [sha256(one.encode()).digest() for one in prints]
     if not path.exists():
         content += b"".join(marks)
         write_atomically(path, content)
@@ -145,44 +144,6 @@ def _alone(ledger: Ledger) -> Iterator[tuple[Ledger, ...]]:
     yield ()
 
 
-@contextmanager
-def charged(
-    job: Sited,
-    plan: Chargeable,
-    name: str,
-    folder: Path,
-    fingerprint: Fingerprint,
-    system: System,
-    *,
-    begun: bool,
-    extra: Mapping[str, Any] | None = None,
-    check: Callable[[Entry], None] = lambda _: None,
-    made: Sequence[str] = (),
-    beside: Callable[[Ledger], AbstractContextManager[tuple[Ledger, ...]]] = _alone,
-) -> Iterator[Transaction]:
-    """Open the ledger of the job's source and charge the whole plan; a job that is refused leaves nothing behind.
-
-    ``fingerprint``: of the source's rows as they were read.
-    ``begun``: the job is resumed. ``extra``: what the charge states besides; ``check`` looks at the charge of a resumed
-    job. ``made``: private files to be removed with plan and key if the charge is refused. ``beside`` opens the ledgers
-    of other data, which are charged alike: all or none.
-    """
-    private = folder / "private"
-    with ExitStack() as stack:
-        try:
-            opened = open_books(job, private / "ledger.sqlite", fingerprint, begun=begun, urandom=system.random)
-            ledger = stack.enter_context(opened)
-            write_atomically(private / POINTER, f"{ledger.path.absolute()}\n".encode())
-            others = stack.enter_context(beside(ledger))
-            transaction = Transaction(ledger, name, moment(plan, system.now()), others)
-            check(transaction.charge(plan, caps=caps_of(job.books, plan.target), extra=extra))
-        except FedveilError:
-            for path in () if begun else (folder / PLAN, *(private / one for one in ("key", POINTER, *made))):
-                path.unlink(missing_ok=True)
-            raise
-        yield transaction
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """``output``: what the ledger names by its hash; ``files``: what is published, in this order.
@@ -194,6 +155,107 @@ class Release:
     files: Mapping[str, bytes]
     also: Sequence[str] = ()
     timed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Started:
+    """A job whose plan and key are settled: its name in the ledger, its randomness, its folder; resumed or not."""
+
+    name: str
+    entropy: Entropy
+    folder: Path
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Private files that the noise of a job depends on; the charge states their digests.
+
+    ``check`` looks at the charge of a resumed job.
+    """
+
+    files: tuple[str, ...] = ()
+    digests: Callable[[], Mapping[str, str]] = dict
+    check: Callable[[Entry], None] = lambda entry: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """What is carried out in a folder: a plan, the ledger of whose source is charged, and how its stages run.
+
+    ``what``: how messages call it; ``output``: the file that is released. ``fingerprint``: of the source's rows, as
+    they were read; ``records``: of what the noise will meet, and ``held``: of held-out records that decide something
+    which is released. ``notes``: what whoever starts it should know before the charge. ``beside`` opens the ledgers of
+    other data, which are charged alike.
+    """
+
+    what: str
+    plan: AnyPlan
+    output: str
+    sited: Sited
+    fingerprint: Fingerprint
+    records: Fingerprint
+    stages: Callable[[Started], Release]
+    held: Fingerprint = _nothing
+    seed: int | None = None
+    notes: tuple[str, ...] = ()
+    bound: Bound = Bound()
+    beside: Callable[[Ledger], AbstractContextManager[tuple[Ledger, ...]]] = _alone
+
+
+def conduct(make: Callable[[], Job], folder: Path, *, resume: bool = False, system: System) -> None:
+    """Carry out a job in ``folder``; what may be published is on the disk when this returns."""
+    with work_in(folder):
+        begun = begun_before(folder, resume)
+        job = make()
+        if not begun:
+            check_ready(job.plan)
+        settle_text(folder, job.plan.text(), begun, job.what)
+        if has_released(folder):
+            end_release(folder)
+            return
+        _check_open(job, folder)
+        context = job.plan.hash + "".join(job.bound.digests().values())
+        name, entropy = settle_key(folder, context, job.records, system, held=job.held, seed=job.seed)
+        for text in () if begun else job.notes:
+            system.note(text)
+        system.tell("charging the ledger")
+        started = Started(name=name, entropy=entropy, folder=folder, resumed=begun)
+        carried_out(charged(job, name, folder, system, begun=begun), lambda: job.stages(started), folder)
+
+
+def _check_open(job: Job, folder: Path) -> None:
+    """Refuse to go on with a job whose key is gone although its release is not whole."""
+    gone = job.seed is None and (folder / job.output).exists() and not (folder / "private" / "key").exists()
+    hint = f"It has released {job.output}, and its key is gone. Name another folder."
+    require(not gone, "--resume", "name a run that can go on", str(folder), hint)
+
+
+@contextmanager
+def charged(job: "Job", name: str, folder: Path, system: System, *, begun: bool) -> Iterator[Transaction]:
+    """Open the ledger of the job's source and charge the whole plan; a job that is refused leaves nothing behind.
+
+    ``begun``: the job is resumed. Several ledgers are charged alike: all or none.
+    """
+    private = folder / "private"
+    with ExitStack() as stack:
+        try:
+            opened = open_books(
+                job.sited, private / "ledger.sqlite", job.fingerprint, begun=begun, urandom=system.random
+            )
+            ledger = stack.enter_context(opened)
+            write_atomically(private / POINTER, f"{ledger.path.absolute()}\n".encode())
+            others = stack.enter_context(job.beside(ledger))
+            transaction = Transaction(ledger, name, moment(job.plan, system.now()), others)
+            caps, extra = caps_of(job.sited.books, job.plan.target), dict(job.bound.digests()) or None
+            job.bound.check(transaction.charge(job.plan, caps=caps, extra=extra))
+        except FedveilError:
+            for path in (
+                () if begun else (folder / PLAN, *(private / one for one in ("key", POINTER, *job.bound.files)))
+            ):
+                path.unlink(missing_ok=True)
+            raise
+        yield transaction
 
 
 def carried_out(
@@ -209,15 +271,15 @@ def carried_out(
     and called when everything is published.
     """
     with opened as books:
-        found = run()
-        (books if found.timed else replace(books, at=None)).release(found.output, also=found.also)
-        for name, data in found.files.items():
+        release = run()
+        (books if release.timed else replace(books, at=None)).release(release.output, also=release.also)
+        for name, data in release.files.items():
             write_atomically(folder / name, data, mode=PUBLIC)
         if end is not None:
-            write_atomically(folder / "private" / RELEASED, found.output)  # kept until every site has received it
+            write_atomically(folder / "private" / RELEASED, release.output)  # kept until every site has received it
         write_atomically(folder / LAST, books.export(), mode=PUBLIC)
         if end is None:
             destroy_secrets(folder)
         else:
-            end(found.output)
-    return found
+            end(release.output)
+    return release

@@ -1,19 +1,115 @@
-"""Measure the last model on the held-out records, next to models that were trained without privacy."""
+"""Measure models on the held-out records: the last one, those trained without privacy, and those of trials.
+
+A model trained without any protection makes every number derived from it a release. A private score of a trial adds up
+at most 1 for every unit (a record, or the mean over a client's records) on a grid, and rounded normal noise is added to
+the sum, so it is a Gaussian mechanism of which one unit moves the sum by at most 1.
+"""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedveil.core.values import Vector
+import numpy as np
+from scipy.optimize import minimize
+
+from fedveil.core.values import Indices, Vector
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.data.row_rule import Labels
-from fedveil.engine.baselines import centralised, non_private
 from fedveil.engine.files import write_atomically
-from fedveil.models.metrics import evaluate, scores
-from fedveil.noise.entropy import Entropy
+from fedveil.models.metrics import evaluate, evaluate_classes, mean_absolute_error, scores
+from fedveil.models.spec import ModelPlan
+from fedveil.noise.entropy import Entropy, permutation
+from fedveil.noise.grid import rounded_normal
 from fedveil.planning.plan import Plan
+from fedveil.planning.selection import SCORE_STEPS, Selection
 from fedveil.privacy.guarantee import finite_or_none
+from fedveil.stages.train.optimiser import project
+
+_NO_CLIP = 1e99
+_RATE = 0.1  # used if the smoothness is unknown; no rule gives a better value
+_PASSES, _BATCHES = 100, 20  # without noise: enough to converge within a few seconds
+
+
+def centralised(model: ModelPlan, records: Records) -> Vector:
+    """Return the minimiser of the pooled loss: all data in one place, no noise."""
+    loss, count = model.loss, records.targets.size
+    l2 = max(model.l2, 1e-6)  # separable data would have no finite minimiser
+
+    def value(w: Vector) -> tuple[float, Vector]:
+        total, _ = loss.gradient(w, records.features, records.targets, clip=_NO_CLIP)
+        return loss.value(w, records.features, records.targets) + l2 / 2 * float(w @ w), total / count + l2 * w
+
+    first = np.zeros(loss.size(records.features.shape[1]))
+    found = minimize(value, first, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def non_private(plan: Plan, records: Records, entropy: Entropy) -> Vector:
+    """Train by plain rounds over the clients without noise, with the step sizes and passes usual for open training."""
+    loss, model, count = plan.model.loss, plan.model, records.targets.size
+    order = permutation(entropy, count, "baseline")
+    features, targets = records.features[order], records.targets[order]
+    smooth = plan.constants.smoothness
+    batch, rate = max(1, count // _BATCHES), _RATE if smooth is None else 1 / smooth
+    w = np.zeros(plan.dimension)
+    for _ in range(_PASSES):
+        for first in range(0, count - batch + 1, batch):
+            part = slice(first, first + batch)
+            total, _ = loss.gradient(w, features[part], targets[part], clip=_NO_CLIP)
+            w = w - rate * (total / batch + model.l2 * w)
+    return project(w, plan.radius)
+
+
+_LOWER_IS_BETTER = ("log_loss", "mae")
+
+
+def score_of(plan: Plan, selection: Selection, model: Vector, held: Records, entropy: Entropy) -> float:
+    """Return the score of a model of this candidate, larger for a better one."""
+    if selection.score == "private":
+        return _noisy(plan, selection, model, held, entropy)
+    return _public(plan, selection.metric, model, held.present())
+
+
+def loss_on(plan: Plan, public: Records) -> Callable[[Vector], float]:
+    """Return what tells the mean loss of a model on public records."""
+    known = public.present()
+    return lambda model: float(plan.model.loss.value(model, known.features, known.targets))
+
+
+def unit_scores(plan: Plan, model: Vector, held: Records) -> Indices:
+    """Return what each unit adds to a private score, in steps of the grid: 0 to ``SCORE_STEPS``."""
+    known, loss = held.present(), plan.model.loss
+    if loss.classes:
+        each = (loss.predict(model, known.features) == known.targets).astype(np.float64)
+    else:  # targets lie in [-1, 1]
+        each = 1 - np.minimum(np.abs(loss.predict(model, known.features) - known.targets) / 2, 1.0)
+    each = np.where(np.isfinite(each), each, 0.0)
+    if plan.target.unit == "client":
+        sums, counts = np.bincount(known.owner, each), np.bincount(known.owner)
+        each = sums[counts > 0] / counts[counts > 0]
+    return np.asarray(np.rint(np.clip(each, 0.0, 1.0) * SCORE_STEPS), dtype=np.int64)
+
+
+def _noisy(plan: Plan, selection: Selection, model: Vector, held: Records, entropy: Entropy) -> float:
+    """The noisy sum, over the number of held-out units, which is public."""
+    noise = rounded_normal(entropy.stream("score"), selection.score_noise * SCORE_STEPS, 1)
+    units = held.clients if plan.target.unit == "client" else len(held)
+    return (int(unit_scores(plan, model, held).sum()) + int(noise[0])) / SCORE_STEPS / units
+
+
+def _public(plan: Plan, metric: str, model: Vector, held: Records) -> float:
+    loss = plan.model.loss
+    if metric == "mae":
+        return -mean_absolute_error(loss, model, held.features, held.targets)
+    if metric == "accuracy":
+        return float(np.mean(loss.predict(model, held.features) == held.targets))
+    names = [str(k) for k in range(loss.classes)]
+    found = evaluate_classes(loss, model, held.features, held.targets, names).get(metric)
+    value = float("nan") if found is None else float(found)
+    return -value if metric in _LOWER_IS_BETTER else value
+
 
 PER_CLIENT = "per_client.json"  # in the private folder
 CALIBRATION = "calibration.json"  # likewise

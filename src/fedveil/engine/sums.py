@@ -29,40 +29,32 @@ class Added(Protocol):
     def stages(self) -> tuple[Stage, ...]: ...  # noqa: D102
 
 
+_LABELS = {"training": "", "evaluation": " of the evaluation"}  # of randomness; any other stage: of the preparation
 Floors = list[tuple[int, int]]  # of each sum: how many clients take part in it, and how many must
 
 
+def stage_summing(plan: Added, stage: Stage, entropy: Entropy) -> Summing:
+    """Return what adds up the sums of a stage by parts; every way gives the same whole numbers.
+
+    Masks and keys are the stage's own. A stage of noisy sums has room for every sum that a shipped stage may have,
+    since these are numbered by their names.
+    """
+    sizes = [stage.cohort(turn) for turn in range(stage.turns)]
+    if stage.name != "training":
+        sizes = sizes[:1] * max(len(ALL), len(sizes))
+    floors = [(size, max(1, plan.trust.least(size))) for size in sizes]
+    return SERVERS[plan.trust.server](plan, entropy, floors, _LABELS.get(stage.name, " of the preparation"))
+
+
 def summing_of(plan: Plan, entropy: Entropy) -> Summing:
-    """Return what adds up the rounds of a plan; every way gives the same whole numbers."""
-    return SERVERS[plan.trust.server](plan, entropy, floors_of(plan), "")
+    """Return what adds up the rounds of a plan's training."""
+    return stage_summing(plan, plan.training, entropy)
 
 
-def summing_of_preparation(plan: Added, entropy: Entropy) -> Summing:
-    """What adds up the measurements of a plan by parts, all clients in each; masks and keys of its own."""
-    return _summing(plan, entropy, plan.data.clients, " of the preparation")
-
-
-def summing_of_sums(plan: Added, entropy: Entropy) -> Summing:
-    """What adds up a stage of noisy sums by parts, all clients in each."""
-    size, turns = plan.data.clients, sum(stage.turns for stage in plan.stages)
-    floors = [(size, max(1, plan.trust.least(size)))] * turns
-    return SERVERS[plan.trust.server](plan, entropy, floors, " of the preparation")
-
-
-def summing_of_evaluation(plan: Plan, entropy: Entropy) -> Summing:
-    """What adds up the counts of a plan's evaluation, likewise; the clients are those of the records counted."""
-    size = plan.evaluation.shape(plan.data).clients
-    return _summing(plan, entropy, size, " of the evaluation")
-
-
-def _summing(plan: Added, entropy: Entropy, size: int, label: str) -> Summing:
-    floors = [(size, max(1, plan.trust.least(size)))] * len(ALL)
-    return SERVERS[plan.trust.server](plan, entropy, floors, label)
-
-
-def check_ready(plan: Plan) -> None:
+def check_ready(plan: Added) -> None:
     """Refuse, before it is charged, a plan that cannot be added up here (a missing library, a number of clients)."""
-    summing_of(plan, Entropy.from_system())
+    for stage in plan.stages:
+        stage_summing(plan, stage, Entropy.from_system())
 
 
 def _trusted(plan: Added, entropy: Entropy, floors: Floors, label: str) -> Summing:
@@ -106,12 +98,6 @@ def _by_floor(floors: Floors, make: Callable[[int, int], Summing]) -> Summing:
         return made[floors[turn][1]](turn, parts)
 
     return add_up
-
-
-def floors_of(plan: Plan) -> Floors:
-    """Return, for each sum of the run, how many clients take part in it and how many must answer."""
-    sizes, trust = plan.method.cohorts(plan.setup), plan.trust
-    return [(size, max(1, trust.least(size))) for size in sizes[:: plan.method.window]]
 
 
 def _part(name: str, plan: Added) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedveil.core.values import Indices
 from fedveil.data.records import Records
-from fedveil.engine.baselines import centralised
+from fedveil.engine.measure import centralised
 from fedveil.models.metrics import accuracy
 from fedveil.models.spec import ModelPlan
 from fedveil.stages.prepare.loading import Unprepared

@@ -8,15 +8,13 @@ from typing import Any
 
 from fedveil.core.checks import require
 from fedveil.data.records import Records
-from fedveil.engine.scoring import loss_on
+from fedveil.engine.measure import loss_on
 from fedveil.engine.sums import summing_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.stages.adding import Fails, nobody_fails
-from fedveil.stages.train.acting import Done, Session
-from fedveil.stages.train.registry import acts_of
+from fedveil.stages.train.acting import Done, Session, Trained, acts_of
 from fedveil.stages.train.rounds import rounds
-from fedveil.stages.train.trained import Trained
 from fedveil.sums.seam import Summing
 
 

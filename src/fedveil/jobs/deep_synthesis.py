@@ -17,22 +17,21 @@ from fedveil.core.errors import BadValue
 from fedveil.core.tables import known, table
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.engine.conduct import conduct
 from fedveil.engine.deep_quality import deep_quality
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
-from fedveil.engine.synthesising import check_secret
+from fedveil.engine.measured import check_secret
+from fedveil.engine.study import conduct_study
 from fedveil.engine.system import Progress, System
 from fedveil.jobs.local import ReadTables, concluded, open_any_study, with_function
 from fedveil.models.loss import NetworkLoss
 from fedveil.models.spec import ModelPlan
-from fedveil.models.torch.loss import moments_name, pair_name, vae_name
+from fedveil.models.torch.criteria import moments_name, pair_name, vae_name
 from fedveil.planning.study import Study, study_of
 from fedveil.release.bundle import Bundle
 from fedveil.release.generating import FILE, DeepGenerator, Drawing, check_invertible
 from fedveil.stages.prepare.loading import Unprepared
-from fedveil.stages.synthesise.deep_request import KIND, MOMENTS, PAIR, VAE, DeepRequest
-from fedveil.stages.train.answering import ANSWERING
-from fedveil.stages.train.one_round import ONE_ROUND
+from fedveil.stages.synthesise.request import KIND, MOMENTS, PAIR, VAE, DeepRequest
+from fedveil.stages.train.registry import ANSWERING, ONE_ROUND
 
 TABLES = ("study", "data", "clients", "privacy", "algorithm", "schedule", "trust", "books", "generator")
 _BOUND: Final = 1e4  # of a row: none of up to 10**8 entries in [-1, 1] is longer, so none is cut; the clip protects
@@ -139,7 +138,7 @@ def trained_generator(
     study, request, loaded = open_deep(read, module)
     study.model.for_data(loaded.train.shape.classes, loaded.train.shape.features)  # refuses a module before the charge
     _check_samples(study, loaded)
-    metrics = conduct(study, loaded, folder, resume=resume, watch=watch, system=system)
+    metrics = conduct_study(study, loaded, folder, resume=resume, watch=watch, system=system)
     drawing = drawing_of(request, loaded)
     with sole_use(folder / "private"):
         write_atomically(folder / FILE, drawing.text().encode(), mode=PUBLIC)

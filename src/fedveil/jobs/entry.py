@@ -6,23 +6,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedveil.certificate.profile import ProfileCertificate, certify_profile
+import numpy as np
+
+from fedveil.certificate.certify import MeasuredCertificate, certify_measured
 from fedveil.core.checks import require
 from fedveil.core.tables import filled
 from fedveil.data.address import DUCKDB, bare, is_database
-from fedveil.data.spec import Source
+from fedveil.data.spec import Features, Source
 from fedveil.data.tables import nearest, span
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
-from fedveil.engine.profiling import conduct_profile
+from fedveil.engine.measured import Measuring, Place, conduct_measured
+from fedveil.engine.run import Rows
 from fedveil.engine.system import System
 from fedveil.jobs.draft.columns import DATES, Columns, Kind, columns_of
 from fedveil.jobs.draft.from_profile import with_profile
-from fedveil.jobs.draft.study import Draft, usual_delta
+from fedveil.jobs.draft.study import Draft, DraftColumns, DraftPrivacy, DraftTarget, usual_delta
 from fedveil.ledger.place import POINTER
 from fedveil.planning.study import Books
 from fedveil.privacy.target import Target
+from fedveil.stages.profile.budget import profile_plan
 from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.learn import profile_of
 from fedveil.stages.profile.request import ProfileRequest, open_data
 from fedveil.version import __version__
 
@@ -73,7 +78,7 @@ class ProfileResult:
 
     folder: Path
     profile: Profile
-    certificate: ProfileCertificate
+    certificate: MeasuredCertificate
     draft: Draft
     columns: Columns
 
@@ -100,25 +105,26 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
     draft = Draft(
         name=_name(wish.data),
         source=bare(wish.data),
-        target=target if found.reading.get("header", True) else int(target),
+        target=DraftTarget(
+            column=target if found.reading.get("header", True) else int(target),
+            classes=tuple(wish.classes),
+            span=wish.range,
+            guessed=guessed,
+        ),
         records=found.records,
-        epsilon=wish.epsilon,
-        delta=wish.delta,
+        privacy=DraftPrivacy(epsilon=wish.epsilon, delta=wish.delta, unit=wish.unit, neighbours=wish.neighbours),
         reading=found.reading,
-        unused=unused,
-        classes=tuple(wish.classes),
-        span=wish.range,
+        columns=DraftColumns(
+            numbers=tuple(name for name in features if found.kinds[name] in ("numbers", "empty")),
+            texts=tuple(name for name in features if found.kinds[name] in ("texts", "dates")),
+            unused=unused,
+            identifiers=identifiers,
+            mixed=tuple(name for name in found.mixed if name in used),
+            unsettled=tuple(name for name in found.unsettled if name in used or name in dated),
+            layout=found.layout,
+        ),
+        rules=Features(fill={target: "drop-row"}),
         client_column=wish.client_column,
-        unit=wish.unit,
-        neighbours=wish.neighbours,
-        fill={target: "drop-row"},
-        guessed=guessed,
-        mixed=tuple(name for name in found.mixed if name in used),
-        unsettled=tuple(name for name in found.unsettled if name in used or name in dated),
-        layout=found.layout,
-        identifiers=identifiers,
-        numbers=tuple(name for name in features if found.kinds[name] in ("numbers", "empty")),
-        texts=tuple(name for name in features if found.kinds[name] in ("texts", "dates")),
     )
     return draft, found
 
@@ -157,15 +163,15 @@ def profile_data(
     kinds = {
         name: kind in ("numbers", "empty")
         for name, kind in columns.kinds.items()
-        if name not in draft.unused and name != wish.client_column
+        if name not in draft.columns.unused and name != wish.client_column
     }
-    source = Source(
+    source = Source.of(
         source=wish.data,
         feature_bound=1.0,
-        target=draft.target,
+        target=draft.target.column,
         classes=2,
         client_column=wish.client_column,
-        ignore=tuple(draft.unused),
+        ignore=tuple(draft.columns.unused),
         learned="all",
         **columns.reading,
     )
@@ -175,7 +181,16 @@ def profile_data(
     if tell is not None:
         tell("measuring with noise")
     books = Books(ledger=ledger)
-    found = conduct_profile(request, data, out, books=books, resume=resume, system=system or System())
+    plan = profile_plan(name, data.shape, target, data.sizes, request.places)
+    measuring = Measuring(
+        plan=plan,
+        program=lambda by: profile_of(plan, data.columns, data.numbers, request.predicted, by).text().encode(),
+        rows=Rows(data.owner, data.clients, np.arange(data.owner.size, dtype=np.int64)),
+        place=Place(source=source, base=Path(), books=books),
+        fingerprint=data.fingerprint,
+        cells=data.fingerprint,
+    )
+    found = Profile.read(conduct_measured(measuring, out, resume=resume, system=system or System()))
     with sole_use(out / "private"):
         certificate, draft = _certified_profile(wish, target, draft, found, out, ledger)
     return ProfileResult(folder=out, profile=found, certificate=certificate, draft=draft, columns=columns)
@@ -183,9 +198,9 @@ def profile_data(
 
 def _certified_profile(
     wish: Wish, target: Target, draft: Draft, found: Profile, out: Path, ledger: Path | None
-) -> tuple[ProfileCertificate, Draft]:
+) -> tuple[MeasuredCertificate, Draft]:
     """Write what follows the release of a profile: its certificate, the study drafted from it, and its page."""
-    certificate = certify_profile(out, __version__)
+    certificate = certify_measured(out, __version__)
     write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
     spent = f"epsilon {target.epsilon:g} at delta {target.delta:g}"
     remarks = (
@@ -205,16 +220,23 @@ def _certified_profile(
 
 def _refuse_doubts(draft: Draft) -> None:
     """Refuse to publish a plan that the cells of one record, or one client, would change."""
-    options = " ".join(f"--ignore {name}" for name in draft.mixed)
+    open_columns = draft.columns
+    options = " ".join(f"--ignore {name}" for name in open_columns.mixed)
     hint = f"Leave them out ({options}), state --texts for them, or clean them."
-    require(not draft.mixed, "Columns of numbers", "hold no texts but those of missing values", draft.mixed, hint)
-    options = " ".join(f"--numbers {name}" for name in draft.unsettled)
+    require(
+        not open_columns.mixed,
+        "Columns of numbers",
+        "hold no texts but those of missing values",
+        open_columns.mixed,
+        hint,
+    )
+    options = " ".join(f"--numbers {name}" for name in open_columns.unsettled)
     hint = f"State what they hold ({options}, or --texts), or leave them out (--ignore)."
-    rule = f"have a type that no single {draft.unit} decides"
-    require(not draft.unsettled, "The columns", rule, draft.unsettled, hint)
-    hint = f"State how the file is read: {' '.join(draft.layout.values())}."
+    rule = f"have a type that no single {draft.privacy.unit} decides"
+    require(not open_columns.unsettled, "The columns", rule, open_columns.unsettled, hint)
+    hint = f"State how the file is read: {' '.join(open_columns.layout.values())}."
     rule = "name the columns, since what a record shows must not decide how a file is read"
-    require(not draft.layout, "The first line of the data", rule, "what seems to be a record", hint)
+    require(not open_columns.layout, "The first line of the data", rule, "what seems to be a record", hint)
 
 
 def _path_from(folder: Path, data: str) -> str:

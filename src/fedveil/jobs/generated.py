@@ -5,19 +5,41 @@ records behind the generator were charged once, when it was measured.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from fedveil.certificate.synthesis import certify_synthesis, holds_generator
+from fedveil.certificate.certify import certify, certify_measured, is_measured
 from fedveil.core.checks import require
 from fedveil.core.files import read_file
-from fedveil.jobs.deep_released import holds_deep, released_generator
+from fedveil.core.tables import read_tables
 from fedveil.planning.study import Study
-from fedveil.release.generating import Columns, DeepGenerator
+from fedveil.release.bundle import Bundle
+from fedveil.release.generating import FILE as DRAWING
+from fedveil.release.generating import Columns, DeepGenerator, Drawing
+from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.synthesise.generator import FILE, Generator
 from fedveil.stages.synthesise.rows import draw_rows, header
 from fedveil.version import __version__
+
+
+def holds_deep(folder: Path) -> bool:
+    """Return whether a folder holds the records of a torch generator."""
+    path = folder / "plan.toml"
+    if not (path.is_file() and (folder / DRAWING).is_file()):
+        return False
+    return "model" in read_tables(read_file(path).decode("utf-8", "replace"), "plan.toml")
+
+
+def released_generator(folder: Path) -> DeepGenerator:
+    """Return the generator of a folder, after its certificate was recomputed."""
+    certify(folder, __version__)
+    bundle = Bundle.read(folder)
+    same = bundle.files["model.npz"] == read_file(folder / "model.npz")
+    require(same, "bundle.zip", "hold the model beside it, which was certified", "another one")
+    return DeepGenerator(bundle, Drawing.read(read_file(folder / DRAWING)))
+
 
 PREFIX: Final = "generator:"
 _SEED: Final = 0  # the same rows every time, so that a run can be resumed
@@ -31,11 +53,11 @@ def with_drawn_rows(study: Study) -> Study:
     folder = study.base / source.source.removeprefix(PREFIX)
     hint = "It is a folder that fedveil synthesise wrote."
     if holds_deep(folder):
-        drawn = deep_columns(released_generator(folder), source.target)
+        drawn = deep_columns(released_generator(folder), source.labelling.target)
         return _with_rows(study, drawn)
-    require(holds_generator(folder), "data.source", "name a generator that is there", source.source, hint)
-    certify_synthesis(folder, __version__)  # rows of a generator that was altered are covered by nothing
-    drawn = drawn_columns(Generator.read(read_file(folder / FILE)), source.target)
+    require(is_measured(folder, GENERATOR), "data.source", "name a generator that is there", source.source, hint)
+    certify_measured(folder, __version__)  # rows of a generator that was altered are covered by nothing
+    drawn = drawn_columns(Generator.read(read_file(folder / FILE)), source.labelling.target)
     return _with_rows(study, drawn)
 
 

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.certificate.certify import Certificate, certify
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue
 from fedveil.core.importing import Allowed, allowed_now, give
+from fedveil.core.limits import check_cells
 from fedveil.core.tables import table
 from fedveil.data.frames import columns_of_frame
 from fedveil.data.load import Loaded, given_apart, load
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut
-from fedveil.engine.conduct import conduct, planned_rows
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
 from fedveil.engine.job import PLAN
-from fedveil.engine.preparing import planned_columns
+from fedveil.engine.study import conduct_study, planned_for
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.datasets import LABEL, dataset_columns, is_dataset
 from fedveil.jobs.generated import with_drawn_rows
 from fedveil.jobs.personal import personal_models
 from fedveil.planning.design import Planned
@@ -47,6 +47,49 @@ from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.sums import FILE as LEARNED
 from fedveil.version import __version__
 
+LABEL = "label"  # the column of what is to be predicted
+
+
+def is_dataset(data: Any) -> bool:
+    """Return whether this is a data set of PyTorch."""
+    kinds = type(data).__mro__
+    return any(kind.__name__ == "Dataset" and kind.__module__.startswith("torch.utils.data") for kind in kinds)
+
+
+def dataset_columns(dataset: Any) -> dict[str, NDArray[Any]]:
+    """Return the columns of a data set: "0", "1", ... for the entries of its arrays, flattened, and ``label``."""
+    counted = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    hint = "The plan states how many records there are."
+    require(counted, "The data set", "have a length and items", type(dataset).__name__, hint)
+    count = len(dataset)
+    require(count >= 1, "The data set", "have at least one record", count)
+    rows, labels = None, []
+    for place in range(count):
+        entries, label = _pair(dataset[place], place)
+        if rows is None:
+            check_cells("The data set", count, entries.size)
+            rows = np.empty((count, entries.size), dtype=entries.dtype)
+        require(entries.size == rows.shape[1], f"Record {place}", f"have {rows.shape[1]} numbers", entries.size)
+        rows[place] = entries
+        labels.append(label)
+    assert rows is not None  # noqa: S101  for the type checker
+    columns: dict[str, NDArray[Any]] = {str(place): column for place, column in enumerate(rows.T)}
+    return {**columns, LABEL: np.array(labels)}
+
+
+def _pair(item: Any, place: int) -> tuple[NDArray[Any], Any]:
+    """Return the numbers and the label of one item."""
+    pair = isinstance(item, list | tuple) and len(item) == 2
+    require(pair, f"Record {place}", "be a pair of an array and a label", type(item).__name__)
+    try:
+        entries, label = np.asarray(item[0]).reshape(-1), np.asarray(item[1])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadValue(f"Record {place} must hold numbers: {error}.") from error
+    require(entries.dtype.kind in "biuf", f"Record {place}", "hold numbers", str(entries.dtype))
+    one = label.size == 1 and label.dtype.kind in "biufU"
+    require(one, f"Record {place}", "have one label", (label.shape, str(label.dtype)))
+    return entries, label.reshape(()).item()
+
 
 @dataclass(frozen=True, slots=True)
 class ReadTables:
@@ -60,6 +103,7 @@ class ReadTables:
 Wanted = Study | str | Path | Mapping[str, Any] | ReadTables
 Sign = SigningKey | str | Path | None
 ENDS = ("certificate.json", BUNDLE, "report.html")  # what follows the release of a model, in this order
+STUDY = "study"  # in the private folder: the path of the study file
 FRAME = "frame"  # what the rows of a frame are called in messages
 Function = Callable[..., Any] | None
 Given = Records | tuple[Records, Records] | Any  # Any: a frame of pandas or polars, a table of Arrow, named columns
@@ -82,6 +126,14 @@ class Result:
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
         return ReleasedModel(Bundle.read(self.folder), self.allowed)
+
+    def _repr_html_(self) -> str:
+        """Return certificate, quality and model for a notebook."""
+        test = self.metrics.get("test") or self.metrics.get("evaluation") or {}
+        keys = ("accuracy", "auc", "r2", "mae", "concordance")
+        scores = ", ".join(f"{key} {test[key]:.3g}" for key in keys if isinstance(test.get(key), int | float))
+        measured = f"<p>Quality: {scores}</p>" if scores else "<p>Quality: no records were held out</p>"
+        return f"{self.certificate._repr_html_()}{measured}{self.model._repr_html_()}"
 
 
 def open_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded]:
@@ -222,7 +274,7 @@ def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
 def plan_study(study: Wanted, data: Given = None, *, module: Function = None, feature_map: Function = None) -> Planned:
     """Return the plan of a study, without training; functions are given as to :func:`run_study`."""
     found, loaded = open_any_study(with_functions(study, module, feature_map), data)
-    return planned_columns(found, loaded) if isinstance(loaded, Unprepared) else planned_rows(found, loaded)
+    return planned_for(found, loaded)
 
 
 def run_study(
@@ -296,10 +348,12 @@ def _carried_out(
     system.tell("reading the data")
     found, loaded = open_any_study(study, data)
     check(found)
-    metrics = conduct(found, loaded, folder, resume=resume, watch=watch, system=system)
+    metrics = conduct_study(found, loaded, folder, resume=resume, watch=watch, system=system)
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
+        if isinstance(study, str | Path):  # later requests about this run find its data by it
+            write_atomically(folder / "private" / STUDY, f"{Path(study).absolute()}\n".encode())
         result = concluded(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, _records_of(folder, loaded))

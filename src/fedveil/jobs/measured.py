@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedveil.certificate.measured import MeasuredCertificate, certify_measured
+from fedveil.certificate.certify import MeasuredCertificate, certify_measured
 from fedveil.core.files import public_folder
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
-from fedveil.engine.measured import conduct_measured, planned_measured
+from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
-from fedveil.federation.aggregator.generate import check_sizes
-from fedveil.federation.aggregator.measured import MeasuredJob
+from fedveil.federation.aggregator.measured import MeasuredJob, check_sizes
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.federation.flower.local import deal_clients, site_names
@@ -20,6 +19,7 @@ from fedveil.jobs.remote_synthesis import How
 from fedveil.jobs.synthesis import Described, open_synthesis, read_synthesis
 from fedveil.planning.study import Study
 from fedveil.stages.measured.plan import Settings
+from fedveil.stages.synthesise.table import table_of
 from fedveil.version import __version__
 
 ENDS = ("certificate.json",)  # what follows the release
@@ -52,8 +52,8 @@ def measure(
         check_unfinished(folder, ENDS)
     study, _, found = open_synthesis(given)
     system.tell("measuring with noise")
-    conduct_measured(study, stage, settings, found, folder, resume=resume, system=system)
-    return _certified(folder)
+    conduct_stage(study, stage, settings, found, folder, resume=resume, system=system)
+    return certified_result(folder)
 
 
 def measure_on(
@@ -78,7 +78,7 @@ def measure_local(
     check_open(folder, how.resume, ENDS)
     study, _, found = open_synthesis(given)
     check_folder(folder, how.resume)
-    check_sizes(planned_measured(study, stage, settings, found.outline, found.train.shape))
+    check_sizes(planned_measured(study, stage, settings, table_of(found).all_columns, found.train.shape))
     deal_clients(found.train.clients, site_names(sites))
     apart = study.trust.key_holder == "third-party"
     with trial(found, folder, sites, how.system, apart) as network, network.carrier() as carrier:
@@ -97,10 +97,11 @@ def measured_by(
     """Measure at the sites that the carrier reaches, and certify."""
     talk = conversation(folder, deployment, carrier, how.resume, how.watch, how.tell, how.system)
     MeasuredJob(study=study, stage=stage, settings=settings, talk=talk).conduct()
-    return _certified(folder)
+    return certified_result(folder)
 
 
-def _certified(folder: Path) -> MeasuredResult:
+def certified_result(folder: Path) -> MeasuredResult:
+    """Certify what a stage released in a folder."""
     with sole_use(folder / "private"):
         certificate = certify_measured(folder, __version__)
         write_atomically(folder / ENDS[-1], certificate.text().encode(), mode=PUBLIC)

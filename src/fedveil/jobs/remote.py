@@ -13,16 +13,16 @@ from fedveil.core.importing import allowed_now
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
-from fedveil.engine.conduct import planned_rows
 from fedveil.engine.ending import check_unfinished, has_released
 from fedveil.engine.files import private_folder, sole_use
-from fedveil.engine.preparing import planned_columns
+from fedveil.engine.study import planned_for
 from fedveil.engine.system import Progress, System
 from fedveil.federation.aggregator.conversation import SECRETS, Conversation, begin, check_folder
 from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.held import Held, kept_rule
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
+from fedveil.federation.aggregator.trace import STATUS, RunStatus, Trace
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.federation.deploy.units import INSIDE
 from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
@@ -43,10 +43,28 @@ def silent(site: str, state: str) -> None:
 
 
 def conversation(
-    folder: Path, deployment: Deployment, carrier: Carrier, resume: bool, watch: Watch, tell: Tell, system: System
+    folder: Path,
+    deployment: Deployment,
+    carrier: Carrier,
+    resume: bool,
+    watch: Watch,
+    tell: Tell,
+    system: System,
+    trace: Trace | None = None,
 ) -> Conversation:
     """Return one start of this process as the aggregator of a deployment."""
     begun = begin(folder, resume, system.random)
+    status = RunStatus(folder / "private" / STATUS, lambda: system.now().isoformat(timespec="milliseconds"))
+
+    def tell_site(site: str, state: str) -> None:
+        status.site(site, state)
+        tell(site, state)
+
+    def watch_round(now: Progress) -> None:
+        status.progress(now.round, now.total)
+        if watch is not None:
+            watch(now)
+
     post = Post(
         identity=deployment.identity,
         cards=deployment.parties,
@@ -55,7 +73,8 @@ def conversation(
         carrier=carrier,
         clock=Clock(time.monotonic, time.sleep),
         random=os.urandom,
-        watch=tell,
+        watch=tell_site,
+        trace=trace or Trace(),
     )
     return Conversation(
         folder=folder,
@@ -63,7 +82,7 @@ def conversation(
         post=post,
         begun=begun,
         system=system,
-        watch=watch,
+        watch=watch_round,
         holder=deployment.holder,
     )
 
@@ -81,13 +100,20 @@ def federated(
     system: System | None = None,
     key: SigningKey | None = None,
     preparation: RowRule | None = None,
+    trace: Path | None = None,
 ) -> Result:
     """Train across the sites that the carrier reaches; certify and report.
 
-    ``preparation``: how records became rows, where this process knows it; otherwise as the sites say.
+    ``preparation``: how records became rows, where this process knows it; otherwise as the sites say. ``trace``: a file
+    for a timeline of the run, which is written also if the run fails.
     """
-    talk = conversation(folder, deployment, carrier, resume, watch, tell, system or System())
-    metrics = Federation(study=study, talk=talk, held=held).conduct()
+    kept = Trace(None if trace is None else time.monotonic)
+    talk = conversation(folder, deployment, carrier, resume, watch, tell, system or System(), kept)
+    try:
+        metrics = Federation(study=study, talk=talk, held=held).conduct()
+    finally:
+        if trace is not None:
+            trace.write_text(kept.text(), encoding="utf-8")
     with sole_use(folder / "private"):
         return concluded(folder, metrics, key, preparation or kept_rule(folder))
 
@@ -101,10 +127,11 @@ def run_on(
     watch: Watch = None,
     tell: Tell = silent,
     sign: Sign = None,
+    trace: Path | None = None,
 ) -> Result:
     """Run a study on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder.
 
-    ``sign``: as in :func:`fedveil.run_study`.
+    ``sign``: as in :func:`fedveil.run_study`; ``trace``: as in :func:`federated`.
     """
     key = signing_key(sign)
     check_open(folder := Path(out), resume, ENDS)
@@ -112,7 +139,9 @@ def run_on(
     check_folder(folder, resume)
     public_folder(folder)
     with deployed(deployment, folder) as carrier:
-        return federated(wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key)
+        return federated(
+            wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key, trace=trace
+        )
 
 
 def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
@@ -150,6 +179,7 @@ def run_local(
     watch: Watch = None,
     tell: Tell = silent,
     system: System | None = None,
+    trace: Path | None = None,
 ) -> Result:
     """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites."""
     check_open(folder := Path(out), resume, ENDS)
@@ -164,10 +194,7 @@ def run_local(
         held = Held(cells=loaded, public=public)
     else:
         held = Held(records=loaded.test, public=public, preparation=rule)
-    if isinstance(loaded, Unprepared):
-        plan = planned_columns(found, loaded, at_sites=True).plan
-    else:
-        plan = planned_rows(found, loaded, at_sites=True).plan
+    plan = planned_for(found, loaded, at_sites=True).plan
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
     check_carried(plan)
@@ -185,6 +212,7 @@ def run_local(
             tell=tell,
             system=system,
             preparation=rule,
+            trace=trace,
         )
 
 

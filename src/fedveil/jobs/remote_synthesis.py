@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedveil.core.files import public_folder
-from fedveil.engine.synthesising import check_secret, planned_synthesis
+from fedveil.engine.measured import check_secret, planned_synthesis
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
-from fedveil.federation.aggregator.generate import Generation, check_sizes
+from fedveil.federation.aggregator.measured import Generation, check_sizes
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.federation.flower.local import deal_clients, site_names

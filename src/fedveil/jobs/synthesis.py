@@ -9,23 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.certificate.certify import Certificate
-from fedveil.certificate.synthesis import ROWS, SynthesisCertificate, certify_synthesis, holds_generator
+from fedveil.certificate.certify import Certificate, MeasuredCertificate, certify_measured, is_measured
+from fedveil.certificate.stage_words import ROWS
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, why
 from fedveil.core.files import public_folder, read_file
 from fedveil.core.tables import known, table
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
-from fedveil.engine.synthesising import conduct_synthesis
+from fedveil.engine.measured import conduct_synthesis
 from fedveil.engine.synthetic_quality import quality_of
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.deep_released import holds_deep, released_generator
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
+from fedveil.jobs.generated import holds_deep, released_generator
 from fedveil.jobs.local import ENDS as MODEL_ENDS
 from fedveil.jobs.local import ReadTables
 from fedveil.planning.study import Study, study_of, tables_of
 from fedveil.release.generating import DeepGenerator
+from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.synthesise.generator import FILE, Generator
@@ -47,11 +48,11 @@ class SynthesisResult:
 
     folder: Path
     generator: Generator | DeepGenerator
-    certificate: SynthesisCertificate | Certificate
+    certificate: MeasuredCertificate | Certificate
     rows: int
 
 
-def read_synthesis(given: Described, *, data_given: bool = False) -> tuple[Study, GeneratorRequest]:
+def read_synthesis(given: Described | ReadTables, *, data_given: bool = False) -> tuple[Study, GeneratorRequest]:
     """Return the study and its [generator] table; ``data_given``: the records are at sites, and [data] is too.
 
     A generator has no model and needs no bound on rows, so a study need not state either. Nor need a table have
@@ -82,16 +83,21 @@ def _without_target(study: Study) -> Study:
     labels = split.kind == "dirichlet"
     require(not labels, "clients.kind", "not be dirichlet without data.target: it splits by labels", split.kind)
     if held is not None and held.source is not None:
-        held = replace(held, source=replace(held.source, unlabelled=True))
-    return replace(study, data=replace(study.data, source=replace(own, unlabelled=True), held_out=held))
+        held = replace(held, source=held.source.with_keys(unlabelled=True))
+    return replace(study, data=replace(study.data, source=own.with_keys(unlabelled=True), held_out=held))
 
 
 def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepared]:
     """Return the study, its [generator] table, and the cells that it measures."""
     study, request = read_synthesis(given)
+    return study, request, open_columns_of(study)
+
+
+def open_columns_of(study: Study) -> Unprepared:
+    """Return the cells of a study's table."""
     if study.source is None:
-        raise BadValue("[data] must name a source for a generator.")
-    found = open_columns(
+        raise BadValue("[data] must name a source to measure.")
+    return open_columns(
         study.source,
         study.data.split,
         study.data.held_out,
@@ -100,7 +106,6 @@ def open_synthesis(given: Described) -> tuple[Study, GeneratorRequest, Unprepare
         generator=np.random.default_rng,
         whole_clients=study.target.unit == "client",
     )
-    return study, request, found
 
 
 def synthesise(
@@ -150,7 +155,7 @@ def certified_generator(
     ``found``: the records, where this process has them, whose public part the rows are compared with.
     """
     with sole_use(out / "private"):
-        certificate = certify_synthesis(out, __version__)
+        certificate = certify_measured(out, __version__)
         write_atomically(out / "certificate.json", certificate.text().encode(), mode=PUBLIC)
         system.tell("drawing rows")
         _write_rows(generator, rows, out / ROWS, seed, system)
@@ -179,15 +184,17 @@ def _deep(
     return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
 
 
-def read_given(given: Described) -> ReadTables:
+def read_given(given: Described | ReadTables) -> ReadTables:
     """Return the tables of a study, with where they come from."""
+    if isinstance(given, ReadTables):
+        return given
     if isinstance(given, str | Path):
         return ReadTables(tables_of(Path(given)), Path(given).parent, Path(given).stem)
     return ReadTables(given, Path(), "study")
 
 
 def _write_page(
-    generator: Generator, certificate: SynthesisCertificate, found: Unprepared | None, out: Path, training_public: bool
+    generator: Generator, certificate: MeasuredCertificate, found: Unprepared | None, out: Path, training_public: bool
 ) -> None:
     """Write how rows compare with public held-out records, if there are any, and the page."""
     from fedveil.report.synthesis_page import synthesis_page  # imported here because drawing is slow to import
@@ -221,8 +228,8 @@ def sample(
     if holds_deep(folder):
         generator = released_generator(folder)
     else:
-        require(holds_generator(folder), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
-        certify_synthesis(folder, __version__)
+        require(is_measured(folder, GENERATOR), "DIR", "be a folder that fedveil synthesise wrote", str(folder))
+        certify_measured(folder, __version__)
         generator = Generator.read(read_file(folder / FILE))
     path = folder / ROWS if out is None else Path(out)
     _write_rows(generator, rows, path, seed, system or System())

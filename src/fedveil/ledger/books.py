@@ -18,7 +18,7 @@ from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, FedveilError
 from fedveil.ledger import store
 from fedveil.ledger.budget import Cap, Cost, tightened, total
-from fedveil.ledger.composition import Charged, charged
+from fedveil.ledger.costs import Charged, charged
 from fedveil.ledger.entry import ALL_RUNS, GENESIS, HASH, Entry, Kind, LedgerBroken, canonical, check_run, plain
 from fedveil.ledger.export import Export, write_export
 from fedveil.ledger.filter import check, question_of, settled

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from fedveil.ledger.budget import Cap, CapExceeded, Cost, check_caps
-from fedveil.ledger.composition import Charged, Question
+from fedveil.ledger.costs import Charged, Question
 from fedveil.theory.loss import FiniteLaw, LossLaw
 
 ORDERS: Final = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from fedveil.core.errors import FedveilError
 from fedveil.ledger.budget import Cap, Cost, total
-from fedveil.ledger.composition import Charged, Question, Rule, composed
-from fedveil.ledger.costs import read_charged
+from fedveil.ledger.costs import Charged, Question, Rule, composed
 from fedveil.ledger.entry import Entry
 from fedveil.ledger.filter import budget_of, epsilon_of, question_of, spent_by, total_spent
+from fedveil.planning.plan import read_any_plan
 from fedveil.planning.promises import ADVERSARIES
 
 
@@ -139,7 +139,7 @@ def _times(rest: float, once: float) -> int:
 def _study(run: Charged) -> str | None:
     """Return the study's name from the plan, if there is one."""
     try:
-        names = {read_charged(text).name for text, _ in run.plans}
+        names = {read_any_plan(text).name for text, _ in run.plans}
     except (ValueError, FedveilError):
         return None
     return ", ".join(sorted(names)) or None

@@ -14,15 +14,15 @@ from typing import Any, Self
 from fedveil.core.checks import require
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, Cost, total
-from fedveil.ledger.costs import Chargeable, cost_of, rounds_of, written
+from fedveil.ledger.costs import cost_of
 from fedveil.ledger.entry import Entry
-from fedveil.planning.plan import Plan
+from fedveil.planning.plan import AnyPlan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.planning.study import Books
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.target import Target
 
-Planned = tuple[Chargeable, int]  # a plan, and how often it runs
+Planned = tuple[AnyPlan, int]  # a plan, and how often it runs
 
 
 def costs_of(planned: Sequence[Planned], target: Target) -> tuple[Cost, ...]:
@@ -44,9 +44,9 @@ def caps_of(books: Books, target: Target) -> list[Cap]:
     ]
 
 
-def moment(plan: Chargeable, now: datetime) -> str | None:
+def moment(plan: AnyPlan, now: datetime) -> str | None:
     """Return the time in the form of the entries; None for a run that must repeat byte for byte."""
-    return None if isinstance(plan, Plan) and plan.seeded else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if plan.seeded else now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,14 +61,14 @@ class Transaction:
     at: str | None = None
     beside: tuple[Ledger, ...] = ()
 
-    def charge(self, plan: Chargeable, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any] | None = None) -> Entry:
+    def charge(self, plan: AnyPlan, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any] | None = None) -> Entry:
         """Charge one run of this plan to the budget; the entry holds the plan, from which its cost follows."""
         return self.ledger.charge(
             self.run,
             plan.hash,
             costs_of([(plan, 1)], plan.target),
-            rounds=rounds_of(plan),
-            mechanism=written(plan),
+            rounds=plan.charged_rounds,
+            mechanism=plan.text(),
             extra=extra,
             caps=caps,
             at=self.at,
@@ -82,12 +82,12 @@ class Transaction:
         require(len(planned) >= 1, "A charge", "be for at least one plan", len(planned))
         least = min(times for _, times in planned)
         require(least >= 1, "A charge", "be for plans that run at least once each", least)
-        plans = [{"plan": written(plan), "times": times} for plan, times in planned]
+        plans = [{"plan": plan.text(), "times": times} for plan, times in planned]
         return self.ledger.charge(
             self.run,
             sha256(" ".join(plan.hash for plan, _ in planned).encode()).hexdigest(),
             costs_of(planned, target),
-            rounds=sum(times * rounds_of(plan) for plan, times in planned),
+            rounds=sum(times * plan.charged_rounds for plan, times in planned),
             extra={**extra, "plans": plans},
             caps=caps,
             at=self.at,

@@ -144,16 +144,24 @@ def _with_deviance(result: dict[str, Any], predicted: Vector, truth: Vector) -> 
 
 
 def no_better(test: dict[str, Any]) -> str | None:
-    """One sentence where a model does no better than the best constant answer; None where it does."""
+    """One sentence where a model does no better than the best constant answer; None where it does.
+
+    A model of classes is judged by how it ranks records (AUC) and by its probabilities (log loss), where it has them:
+    where one class is rare, a good model may be right no more often than the answer that it never occurs.
+    """
     constant = test.get("baseline") or {}
     if constant.get("kind") == "majority" and test.get("accuracy") is not None:
-        if test["accuracy"] > constant["accuracy"]:
+        if _ranks_better(test) or _likelier(test, constant):
+            return None
+        if test.get("auc") is None and test.get("log_loss") is None and test["accuracy"] > constant["accuracy"]:
             return None
         missed = [name for name, share in test["recall"].items() if share == 0.0]
+        area = "" if test.get("auc") is None else f", and its AUC is {test['auc']:.3f}"
         never = f" It never finds {', '.join(repr(name) for name in missed[:5])}." if missed else ""
         return (
             f"This model does no better than always answering {constant['class']!r}: it is right on "
-            f"{test['accuracy']:.1%} of the held-out records, and that answer on {constant['accuracy']:.1%}.{never}"
+            f"{test['accuracy']:.1%} of the held-out records, and that answer on {constant['accuracy']:.1%}"
+            f"{area}.{never}"
         )
     if constant.get("kind") == "median" and test.get("mae") is not None and not test["mae"] < constant["mae"]:
         return (
@@ -161,6 +169,16 @@ def no_better(test: dict[str, Any]) -> str | None:
             f"{test['mae']:.4g}, and that answer's is {constant['mae']:.4g}."
         )
     return None
+
+
+def _ranks_better(test: dict[str, Any]) -> bool:
+    """Whether the AUC is above one half by more than chance."""
+    ends = (test.get("intervals") or {}).get("auc")
+    return test.get("auc") is not None and (test["auc"] if ends is None else ends[0]) > 0.5
+
+
+def _likelier(test: dict[str, Any], constant: dict[str, Any]) -> bool:
+    return test.get("log_loss") is not None and test["log_loss"] < constant.get("log_loss", 0.0)
 
 
 def _threshold(classes: int, shares: bool) -> float | None:

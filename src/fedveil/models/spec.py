@@ -1,8 +1,10 @@
 """Losses by the names that a study uses, and the model of a plan: a loss with clipping, l2 and radius."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue
@@ -13,10 +15,14 @@ from fedveil.models.loss import Constants, Loss, with_l2
 from fedveil.models.margin import Huber, Logistic, Poisson, SmoothedHinge
 from fedveil.models.softmax import Softmax
 from fedveil.models.survival import Survival
-from fedveil.models.torch.loss import OWN, TorchLoss
+from fedveil.models.torch.criteria import OWN
+from fedveil.models.torch.loss import TorchLoss
 
 LINEAR = ("logistic", "softmax", "smoothed-hinge", "huber", "poisson", "survival")
 KINDS = (*LINEAR, "torch")
+SHAPES = ("linear", "additive", "auto")
+MOST_KNOTS: Final = 64
+DIRECTIONS = ("increasing", "decreasing")
 _NORM_ROUNDING = 1e-9  # relative error of a computed norm of up to a million numbers
 
 
@@ -67,6 +73,10 @@ def _other_than(kind: str) -> "Callable[[ModelPlan], bool]":
     return lambda model: model.kind != kind
 
 
+def _straight(model: "ModelPlan") -> bool:
+    return model.shape == "linear" or not model.linear
+
+
 _OWNERS: Final = {  # settings of one kind of model, and what they are
     "smoothing": ("smoothed-hinge", "It rounds the corner of the hinge."),
     "threshold": ("huber", "It is the error beyond which the loss grows in proportion."),
@@ -77,6 +87,11 @@ _OWNERS: Final = {  # settings of one kind of model, and what they are
 EXCLUSIONS: Final = (
     *(Exclusion(name, f"a kind other than {owner}", why, _other_than(owner)) for name, (owner, why) in _OWNERS.items()),
     Exclusion("class_weights", "a torch model", "Its criterion may weigh classes.", lambda model: not model.linear),
+    Exclusion("shape", "a torch model", "The module decides its shape.", lambda model: not model.linear),
+    *(
+        Exclusion(name, 'shape = "linear"', "It is about the curves of an additive model.", _straight)
+        for name in ("knots", "knots_at", "monotone")
+    ),
 )
 
 
@@ -88,6 +103,11 @@ class ModelPlan:
     ``criterion``, ``precision`` and ``parameters`` belong to a torch model (:mod:`fedveil.models.torch.loss`).
     ``class_weights``: how much each class counts, relative to the most; ``decision_threshold``: the probability above
     which the second of two classes is predicted (:mod:`fedveil.models.adjusted`).
+
+    ``shape``: whether each column of numbers adds a straight line or a curve to the score; None or "auto" until the
+    data are known, and None in the plan of a linear model. ``knots``: cells between the knots of a curve; ``knots_at``:
+    knots that the study states, by column; ``monotone``: columns whose curve may only rise or fall. The two are kept
+    as pairs, so that a plan can be hashed.
     """
 
     kind: str
@@ -104,10 +124,15 @@ class ModelPlan:
     rate: float | None = None
     class_weights: tuple[float, ...] | None = None
     decision_threshold: float | None = None
+    shape: str | None = None
+    knots: int | None = None
+    knots_at: tuple[tuple[str, tuple[float, ...]], ...] | None = None
+    monotone: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "model.kind", f"be one of {', '.join(KINDS)}", self.kind)
         self._check_torch()
+        _check_shape(self)
         if self.class_weights is not None:
             object.__setattr__(self, "class_weights", check_class_weights(self.class_weights))
         if self.decision_threshold is not None:
@@ -132,6 +157,11 @@ class ModelPlan:
     def linear(self) -> bool:
         """Whether the parameters are a table of features by scores; known before the data are."""
         return self.kind != "torch"
+
+    @property
+    def additive(self) -> bool:
+        """Whether each column of numbers adds a curve to the score; known once the data are."""
+        return self.shape == "additive"
 
     @property
     def survival(self) -> bool:
@@ -182,6 +212,46 @@ class ModelPlan:
     def constants(self, bound: float) -> Constants:
         """Return Lipschitz constant, smoothness and strong convexity on rows of norm at most ``bound``."""
         return with_l2(self.loss.constants(bound * (1 + _NORM_ROUNDING), self.clip), self.l2)
+
+
+def _check_shape(model: ModelPlan) -> None:
+    require(model.shape in (None, *SHAPES), "model.shape", f"be one of {', '.join(SHAPES)}", model.shape)
+    if model.knots is not None:
+        count = whole("model.knots", model.knots)
+        require(1 <= count <= MOST_KNOTS, "model.knots", f"lie between 1 and {MOST_KNOTS}", count)
+        object.__setattr__(model, "knots", count)
+    if model.knots_at is not None:
+        found = tuple((name, _knots(name, given)) for name, given in _pairs("model.knots_at", model.knots_at))
+        object.__setattr__(model, "knots_at", found)
+    if model.monotone is not None:
+        pairs = _pairs("model.monotone", model.monotone)
+        for name, way in pairs:
+            require(way in DIRECTIONS, f"model.monotone.{name}", f"be one of {', '.join(DIRECTIONS)}", way)
+        single = model.kind not in ("softmax", "survival")
+        hint = "It has one curve for each class or interval."
+        require(single, "model.monotone", "be of a model with one score", model.kind, hint)
+        object.__setattr__(model, "monotone", pairs)
+
+
+def _pairs(name: str, given: Any) -> tuple[tuple[str, Any], ...]:
+    """Return a table, or its pairs as a plan's text has them, as pairs in the order of their names."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    right = isinstance(pairs, list | tuple) and all(isinstance(one, list | tuple) and len(one) == 2 for one in pairs)
+    right = right and all(isinstance(one[0], str) for one in pairs)
+    require(right, name, "be a table with the names of columns", given)
+    names = [one[0] for one in pairs]
+    require(len(set(names)) == len(names) >= 1, name, "name each column once, and at least one", names)
+    return tuple(sorted((str(one[0]), one[1]) for one in pairs))
+
+
+def _knots(name: str, given: Any) -> tuple[float, ...]:
+    key = f"model.knots_at.{name}"
+    listed = isinstance(given, list | tuple) and 1 <= len(given) <= MOST_KNOTS + 1
+    require(listed, key, f"list 1 to {MOST_KNOTS + 1} numbers", given)
+    knots = tuple(number(key, one) for one in given)
+    rising = all(math.isfinite(one) for one in knots) and all(a < b for a, b in pairwise(knots))
+    require(rising, key, "rise from knot to knot", given)
+    return knots
 
 
 def code_named(model: object) -> dict[str, object]:

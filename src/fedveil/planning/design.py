@@ -1,7 +1,7 @@
-"""From a task to a plan: design a method for the target, put it on its grid, and check it against the target."""
+"""From a task to a plan: design a method for the target, put it on its grid, and share one budget among all stages."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,9 +16,16 @@ from fedveil.models.spec import ModelPlan
 from fedveil.planning.plan import HeldOutRecords, Origin, Plan, check_canaries
 from fedveil.planning.promises import grid_of, promise
 from fedveil.privacy.arsinh import COSTS_MORE, NAME
+from fedveil.stages.evaluate.statement import Evaluation
+from fedveil.stages.prepare.budget import largest_within, left_for_training
+from fedveil.stages.sums import NoisySums
 from fedveil.stages.train.auto import AutoRequest
+from fedveil.stages.train.base import Method
 from fedveil.stages.train.registry import DEFAULT, KINDS, request_type, why_not
 from fedveil.stages.train.request import AlgorithmRequest, Draft, Task
+
+_LEAST_EPSILON = 1e-4
+_DELTA = 0.998  # of the target's, for training's noise with ideal numbers; the rest is for the grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +116,10 @@ def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
 
     Without a wish, clipped at the zero model's gradient norm.
     """
+    hint = "Its curves are made of columns: name a source in [data], or leave shape out."
+    require(not model.additive or model.knots, "model.shape", "be linear where records come as rows", "additive", hint)
+    if not model.additive:
+        model = replace(model, shape=None, knots=None, knots_at=None, monotone=None)
     model = model.for_data(shape.classes, shape.features)
     return model if model.clip is not None else replace(model, clip=model.loss.usual_clip(shape.bound))
 
@@ -143,3 +154,60 @@ def _check_met(plan: Plan, task: Task) -> None:
         f"The target epsilon {target.epsilon:g} at delta {target.delta:g} is out of reach for {target.adversary}: "
         f"the best schedule found gives {found:.6g}. Raise epsilon or delta."
     )
+
+
+def shared_budget(
+    request: AlgorithmRequest,
+    task: Task,
+    preparation: NoisySums,
+    designed: Callable[[Task], Planned],
+    evaluation: Evaluation,
+) -> Planned:
+    """Return the plan whose preparation, training and evaluation, composed exactly, meet the task's target.
+
+    ``evaluation``: on the records that train the model. ``designed`` plans training alone. The method is designed once,
+    for about what is left; then its noise is set so that the whole meets the target.
+    """
+    target = task.target
+    stated = task.schedule.noise_std is not None or getattr(request, "noise_multiplier", None) is not None
+    share = preparation.share + evaluation.sums.share
+    hint = "Lower prepare.share or evaluation.share."
+    require(share < 1, "prepare.share and evaluation.share", "leave a part of the budget to training", share, hint)
+    first = target.epsilon if stated else max(left_for_training(target, share), _LEAST_EPSILON)
+    planned = designed(replace(task, target=replace(target, epsilon=first)))
+    settled = replace(task, model=planned.plan.model)
+
+    def whole(method: Method) -> Plan:
+        return replace(
+            planned.plan,
+            target=target,
+            method=method,
+            grid=request.grid(method, settled),
+            preparation=preparation,
+            evaluation=evaluation,
+        )
+
+    def at(inner: float) -> tuple[Plan, float]:
+        method = planned.plan.method
+        if inner != first:
+            method = request.recalibrated(method, settled, epsilon=inner, delta=_DELTA * target.delta)
+        plan = whole(method)
+        return plan, promise(plan, target.adversary).epsilon
+
+    if planned.plan.method.noiseless:
+        plan = whole(planned.plan.method)
+    elif stated:
+        plan, found = at(first)
+        lower = f"lower {'prepare' if preparation else 'evaluation'}.share"
+        hint = f"Raise privacy.epsilon, {lower}, or leave the noise out to have it calibrated."
+        rule = f"be enough, with the {_what(preparation, evaluation)}, for epsilon {target.epsilon:g}"
+        require(found <= target.epsilon, "The stated noise", rule, f"epsilon {found:.6g}", hint)
+    else:
+        plan = largest_within(target.epsilon, first, at)
+    return Planned(plan=plan, draft=replace(planned.draft, method=plan.method))
+
+
+def _what(preparation: NoisySums, evaluation: Evaluation) -> str:
+    """What takes a part of the budget beside training."""
+    parts = {"preparation": preparation, "evaluation": evaluation}
+    return " and the ".join(name for name, part in parts.items() if part)

@@ -10,6 +10,9 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, get_args
 
+import numpy as np
+
+from fedveil.accounting.hidden import per_round
 from fedveil.accounting.observers import Participation
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue
@@ -22,12 +25,14 @@ from fedveil.data.records import DataShape
 from fedveil.data.spec import PLACES, Places
 from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import ModelPlan
+from fedveil.planning.forgetting import NOBODY_LEAVES, Forgetting
 from fedveil.planning.selection import ONE_RUN, Selection
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.evaluate.request import Apart
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.stage import Stage, SumsStage
 from fedveil.stages.sums import NO_SUMS, NoisySums
 from fedveil.stages.train.hidden.method import Hidden, hidden_of
@@ -103,7 +108,8 @@ class Plan(Training):
     ``seeded``: the noise comes from a seed that others know. ``canaries``: how many of the records are slots of an
     audit. Where scores are linear, as many features belong to them. ``preparation``: what is measured, with noise,
     before training; ``evaluation``: what is counted after it. ``personal``: how parties make their own models.
-    ``selection``: the plan is the best of several candidates, each with a target of its own.
+    ``selection``: the plan is the best of several candidates, each with a target of its own. ``forgetting``: the plan
+    goes on from the model of another one, without units that leave.
     """
 
     name: str
@@ -115,6 +121,7 @@ class Plan(Training):
     evaluation: Evaluation = NO_EVALUATION
     personal: PersonalRequest = SHARED_ALONE
     selection: Selection = ONE_RUN
+    forgetting: Forgetting = NOBODY_LEAVES
 
     def __post_init__(self) -> None:
         # A name must not contain line breaks, or it could fake further lines of the page that an operator reads.
@@ -139,6 +146,8 @@ class Plan(Training):
             self._check_evaluation(self.evaluation)
         if self.selection:
             self._check_selection(self.selection)
+        if self.forgetting:
+            self._check_forgetting()
 
     def _check_evaluation(self, evaluation: Evaluation) -> None:
         evaluation.check(self.data, self.target, self.trust)
@@ -163,6 +172,47 @@ class Plan(Training):
         own = found[selection.chosen]
         same = (own.method, own.model, own.grid) == (self.method, self.model, self.grid)
         require(same, "plan.method", "be that of the chosen candidate", selection.chosen)
+
+    def _check_forgetting(self) -> None:
+        """Refuse rounds that are not like those before, but for their schedule: only such rounds contract by proof."""
+        before, run = self.lineage[-2], self.run
+        why = why_not_forgotten(before)
+        require(not why, "forget.before", "be a plan whose rounds contract by proof", before.method.kind, why)
+        same = all(getattr(before, name) == getattr(self, name) for name in ("model", "data", "trust", "target"))
+        require(same, "forget.before", "have the same model, data, trust and target", before.name)
+        alike = ("lipschitz", "smoothness", "strong_convexity", "convex", "diameter", "noise", "neighbours")
+        same = all(getattr(before.run, name) == getattr(run, name) for name in alike)
+        require(same, "forget.before", "have the same constants", before.name)
+        full = run.rounds == 1 and run.order == "public" and run.batch == self.units and run.stopping == "end"
+        require(
+            full and len(self.hidden.start) > 0, "forget", "be rounds of all units from a released model", run.order
+        )
+        steepest = float(np.max(per_round(run.step_size, run))) * (run.smoothness or 0.0)
+        require(steepest <= 1 + 1e-9, "forget.step_size", "be at most 1/smoothness", steepest)  # however many join
+        bare = not (self.preparation or self.canaries or self.selection)
+        require(bare, "forget", "go on without a preparation, canaries or a search of its own", self.name)
+
+    @property
+    def lineage(self) -> "tuple[Plan, ...]":
+        """This plan after those that it goes on from, the first one first."""
+        if not self.forgetting:
+            return (self,)
+        return (*_read_once(self.forgetting.before).lineage, self)
+
+    @property
+    def noun(self) -> str:
+        """How messages call the job."""
+        return "run"
+
+    @property
+    def output(self) -> str:
+        """The file that is released."""
+        return "model.npz"
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What it is, by name."""
+        return {"study": self.name}
 
     @property
     def hides(self) -> bool:
@@ -284,7 +334,31 @@ class Plan(Training):
         """SHA-256 of the plan's text; of a selection, before it is known which candidate is chosen."""
         if self.selection.chosen != 0:
             return self.with_chosen(0).hash
-        return hashlib.sha256(write_plan(self).encode()).hexdigest()
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def text(self) -> str:
+        """Return the plan as TOML text; reading it back gives an equal plan."""
+        return write_plan(self)
+
+
+def why_not_forgotten(plan: Plan) -> str:
+    """Return why further rounds do not forget a unit by proof; empty where they do."""
+    retrain = "Train again without it: fedveil run."
+    if plan.method.kind != Hidden.kind:
+        return f"It is proved for hidden training alone, not for {plan.method.kind}. {retrain}"
+    if plan.selection or plan.canaries:
+        return f"A search and canaries have no single run that could go on. {retrain}"
+    if not plan.private:
+        return f"Nothing was promised: {plan.exposed_by}. {retrain}"
+    if plan.run.smoothness is None or not plan.run.convex:
+        return f"Steps on a loss that is not smooth and convex do not contract by proof. {retrain}"
+    if plan.run.noise != "gaussian":
+        return f"Further rounds are certified with Gaussian noise. {retrain}"
+    if plan.model.monotone:
+        return f"Shapes made monotone after training are not the model that rounds go on from. {retrain}"
+    if len(plan.lineage) >= MOST_LINEAGE:
+        return f"So many requests were served from one training. {retrain}"
+    return ""
 
 
 def _pulled(plan: Plan) -> bool:
@@ -362,9 +436,11 @@ _TABLES: Final = {
     "evaluation": ("evaluation", Evaluation),
     "personal": ("personal", PersonalRequest),
     "tune": ("selection", Selection),
+    "forget": ("forgetting", Forgetting),
 }
 _PARTS: Final[dict[str, Any]] = dict(_TABLES.values())
 _HEAD: Final = ("name", "grid", "seeded", "canaries")
+MOST_LINEAGE: Final = 20  # plans that follow each other without some units
 _OWN: Final = ("method", "model", "grid", "target", "selection")  # in which candidates of a selection may differ
 _ALIKE: Final = [f.name for f in fields(Plan) if f.name not in _OWN]
 _USUAL: Final = {f.name: f.default for f in fields(Plan)}
@@ -420,6 +496,14 @@ def read_plan(text: str) -> Plan:
         return Plan(**parts, **head)
     except TypeError as error:
         raise BadValue(f"The plan must be complete: {error}.") from error
+
+
+AnyPlan = Plan | MeasuredPlan  # whatever is carried out, charged and certified
+
+
+def read_any_plan(text: str) -> AnyPlan:
+    """Return the plan that a text describes: of a run that trains, or of one stage of noisy sums."""
+    return MeasuredPlan.read(text) if MeasuredPlan.describes(text) else read_plan(text)
 
 
 def charged_text(text: str) -> str:

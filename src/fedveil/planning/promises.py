@@ -2,23 +2,27 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import get_args
 
 from fedveil.accounting.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.accounting.grid import Grid, delta_on_grid, on_grid
+from fedveil.accounting.hidden import per_round
 from fedveil.accounting.profile import composed
 from fedveil.accounting.sampling_alone import SeenByAll, seen_by_all
 from fedveil.accounting.selection import TrialCurve, selected_answer
 from fedveil.core.errors import CannotCertify
-from fedveil.planning.plan import Plan
+from fedveil.planning.plan import AnyPlan, Plan
 from fedveil.privacy.guarantee import Adversary, Answer, Bound
-from fedveil.privacy.mechanism import Gaussian
+from fedveil.privacy.mechanism import FurtherRounds, Gaussian
+from fedveil.stages.measured.plan import MeasuredPlan
 
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 # The deltas at which the curve of a candidate is certified, beside that of its own target.
 _POINTS = (0.3, 0.15, 0.08, 0.04, 0.02, 0.01, 5e-3, 2e-3, 5e-4, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
+_FARTHEST = 300.0  # an epsilon beyond which hops are not added up
+_TRIES = 12  # of the search for an epsilon that hops of a smaller delta stay below
 _ALL_KNOWN = "it knows all of the preparation's noise, or there is no other client"  # or the evaluation's
 
 
@@ -96,9 +100,11 @@ def every_model_seen(plan: Plan) -> SeenByAll | None:
 
 
 @lru_cache(maxsize=64)
-def promise(plan: Plan, adversary: Adversary, delta: float | None = None) -> Answer:
+def promise(plan: AnyPlan, adversary: Adversary, delta: float | None = None) -> Answer:
     """Return the smallest epsilon that is proved against this observer, at the target's delta or another."""
     delta = plan.target.delta if delta is None else delta
+    if isinstance(plan, MeasuredPlan):
+        return plan.promise(adversary, delta)
     if plan.selection:
         return _selected(plan, adversary, delta)
     found = on_grid(grid_of(plan, adversary), lambda inner: ideal(plan, adversary, inner), delta)
@@ -133,6 +139,104 @@ def certified_points(plan: Plan, adversary: Adversary) -> tuple[tuple[float, flo
         except CannotCertify:
             continue
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """What is promised to the units that left when one plan of a lineage began.
+
+    ``units``: how many; ``left``: the hash of that plan. ``new_model``: against whoever has the newest model and none
+    before; ``every_model``: against whoever kept all models of the lineage.
+    """
+
+    units: int
+    left: str
+    new_model: Answer
+    every_model: Answer
+
+
+@lru_cache(maxsize=64)
+def forgotten(plan: Plan) -> tuple[Forgotten, ...]:
+    """Return what is promised to everybody who left, in the order of leaving."""
+    lineage = plan.lineage
+    rows = []
+    for place in range(1, len(lineage)):
+        used = lineage[:place]
+        rows.append(
+            Forgotten(
+                units=lineage[place].forgetting.units,
+                left=lineage[place].hash,
+                new_model=_left_behind(lineage, place),
+                every_model=_kept(used, plan.target.delta),
+            )
+        )
+    return tuple(rows)
+
+
+def _left_behind(lineage: Sequence[Plan], place: int) -> Answer:
+    """Return what the last model of a lineage tells of a unit that was used before ``place`` and never since.
+
+    The unit leaves run after run (hops): each hop is the run that used it, followed by all later rounds, which did not
+    or which use it alike on both sides. Hops of (e_i, d_i) add up, in either direction, to their sum E and to at most
+    exp(E) times the sum of d_i. Theory page: forgetting.md.
+    """
+    delta, grid = lineage[-1].target.delta, _joint_grid(lineage)
+    reserved = 0.0
+    for _ in range(_TRIES):
+        hops = [on_grid(grid, partial(_hop, lineage, i), delta / place * math.exp(-reserved)) for i in range(place)]
+        total = math.fsum(hop.epsilon for hop in hops)
+        if place == 1 or total <= reserved:
+            by = hops[0].certified_by if place == 1 else None
+            bounds = tuple(bound for hop in hops for bound in hop.bounds)
+            return Answer(epsilon=total, delta=delta, certified_by=by, bounds=bounds)
+        if not total < _FARTHEST:
+            break
+        reserved = total * 1.02 + 0.01  # a smaller delta asks for a little more
+    return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=())
+
+
+def _hop(lineage: Sequence[Plan], index: int, delta: float) -> Answer:
+    """Return the guarantee, with ideal noise, of the run that used the unit, after all rounds that follow it."""
+    plan, later = lineage[index], [one.run for one in lineage[index + 1 :]]
+
+    def listed(name: str) -> list[float]:
+        return [float(value) for run in later for value in per_round(getattr(run, name), run)]
+
+    further = FurtherRounds(
+        rounds=sum(run.total for run in later),
+        batch=tuple(map(int, listed("batch"))),
+        step_size=tuple(listed("step_size")),
+        noise_std=tuple(listed("noise_std")),
+    )
+    method = replace(plan.hidden, run=replace(plan.run, further=further))
+    beside = heard(plan, "final-model")
+    if plan.measured and beside is None:
+        return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
+    return method.answer("final-model", plan.setup, delta, beside)
+
+
+def _joint_grid(lineage: Sequence[Plan]) -> Grid:
+    """Return a grid that costs no less than those of all runs of a lineage, one after the other.
+
+    A run that starts from a released model rounds it to its own grid; its first round counts the state before it as
+    rounded already.
+    """
+    grids = [grid_of(one) for one in lineage]
+    return replace(
+        grids[-1],
+        rounds=sum(grid.rounds for grid in grids),
+        distance=math.fsum(grid.distance for grid in grids),
+        total_variation=min(1.0, math.fsum(grid.total_variation for grid in grids)),
+        mishap=min(1.0, math.fsum(grid.mishap for grid in grids)),
+    )
+
+
+def _kept(used: Sequence[Plan], delta: float) -> Answer:
+    """Return what all released models of the runs that used a unit tell of it: the runs add up."""
+    if len(used) == 1:
+        return promise(used[0], "final-model", delta)
+    epsilon = math.fsum(promise(one, "final-model", delta / len(used)).epsilon for one in used)
+    return Answer(epsilon=epsilon, delta=delta, certified_by=None, bounds=())
 
 
 def promised_delta(plan: Plan, adversary: Adversary, epsilon: float) -> float:

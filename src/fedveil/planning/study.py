@@ -16,9 +16,8 @@ from fedveil.data.records import DataShape
 from fedveil.data.spec import HeldOut, Learned, Source, Split
 from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import ModelPlan
-from fedveil.planning.design import Planned, make_plan, read_request
+from fedveil.planning.design import Planned, make_plan, read_request, shared_budget
 from fedveil.planning.plan import HeldOutRecords, Origin
-from fedveil.planning.shared_budget import shared_budget
 from fedveil.planning.tune_request import NOT_TUNED, Candidate, TuneRequest, read_tune
 from fedveil.planning.tuned_plan import Design, tuned
 from fedveil.privacy.guarantee import Adversary
@@ -29,8 +28,7 @@ from fedveil.stages.evaluate.request import UNSAID, Apart, EvaluationRequest
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
 from fedveil.stages.prepare.request import BOUND, PrepareRequest
 from fedveil.stages.sums import NO_SUMS, NoisySums
-from fedveil.stages.train.request import AlgorithmRequest, Task
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.request import AlgorithmRequest, ScheduleRequest, Task
 
 _TABLES = [
     "study",
@@ -329,7 +327,8 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     data, public = dict(parts["data"]), parts["data"].get("public", False)
     require(isinstance(public, bool), "data.public", "be true or false", public)
     held_out = data.pop("held_out", None)
-    prepare = _prepare(tables, data, data_given)
+    additive = parts["model"].get("shape") == "additive" and not data_given
+    prepare = PrepareRequest() if additive and "prepare" not in tables else _prepare(tables, data, data_given)
     if prepare is not None:
         data.setdefault("feature_bound", BOUND)
     source = None if data_given else Source.parse(data)
@@ -395,9 +394,9 @@ def _prepare(tables: Mapping[str, Any], data: Mapping[str, Any], data_given: boo
 
 def _check_counts(model: Mapping[str, Any], source: Source | None) -> None:
     """Refuse counts whose range does not begin at 0."""
-    if model.get("kind") != "poisson" or source is None or source.target_scale is None:
+    if model.get("kind") != "poisson" or source is None or source.labelling.target_scale is None:
         return
-    low = source.target_scale[0]
+    low = source.labelling.target_scale[0]
     hint = "The range of a count is [0, the most that is counted]."
     require(low == 0, "data.target_scale", "begin at 0 for a poisson model", low, hint)
 

@@ -18,8 +18,7 @@ from fedveil.core.values import number, whole
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.design import read_request
 from fedveil.planning.selection import METRICS, MOST_CANDIDATES, PRIVATE_METRICS, Metric, Score
-from fedveil.stages.train.request import AlgorithmRequest
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.request import AlgorithmRequest, ScheduleRequest
 
 _ALGORITHM: Final = (
     "kind order rate stopping sampling clipping rounds clip steps cohort update_norm server_step weights "

@@ -1,7 +1,9 @@
 """Privacy guarantees: what is promised, against whom, and whether it is proved."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, get_args
 
 from fedveil.core.checks import require
@@ -12,6 +14,8 @@ Unit = Literal["record", "client"]
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]
 # (how far one unit moves a noisy release, in units of its noise; how many such releases)
 Moves = tuple[tuple[float, int], ...]
+_POINTS = 48  # certified (epsilon, delta) from which a trade-off function is drawn
+_FARTHEST = 500.0  # epsilon up to which they are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +42,35 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The smallest (epsilon, delta) that is proved, the bound that proves it, and all other bounds for comparison."""
+    """The smallest (epsilon, delta) that is proved, the bound that proves it, and all other bounds for comparison.
+
+    ``delta_at``: the certified delta at any other epsilon, where the mechanism is known.
+    """
 
     epsilon: float
     delta: float
     certified_by: str | None
     bounds: tuple[Bound, ...]
+    delta_at: Callable[[float], float] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "Answer.epsilon", "be non-negative", self.epsilon)
         require(0 <= self.delta <= 1, "Answer.delta", "lie in [0, 1]", self.delta)
+
+    def trade_off(self, alpha: float) -> float:
+        r"""Return the certified trade-off function at ``alpha``: no test with so many false alarms misses less often.
+
+        The greatest of $f_{\varepsilon,\delta}(\alpha) = \max\{0, 1 - \delta - e^\varepsilon\alpha,
+        e^{-\varepsilon}(1 - \delta - \alpha)\}$ over many certified (epsilon, delta), so never above the true one.
+        """
+        require(0 <= alpha <= 1, "alpha", "lie in [0, 1]", alpha)
+        points = [(self.epsilon, self.delta)] if self.delta_at is None else _profile(self.delta_at)
+        misses = 0.0
+        for epsilon, delta in points:
+            if epsilon < math.inf:
+                rest = 1 - delta
+                misses = max(misses, rest - math.exp(min(epsilon, 700.0)) * alpha, math.exp(-epsilon) * (rest - alpha))
+        return misses
 
     def __getitem__(self, name: str) -> Bound:
         """Return the bound of this name."""
@@ -55,6 +78,15 @@ class Answer:
             if bound.name == name:
                 return bound
         raise KeyError(f"{name!r} is not among the bounds: {', '.join(bound.name for bound in self.bounds)}")
+
+
+@lru_cache(maxsize=8)
+def _profile(delta_at: Callable[[float], float]) -> Sequence[tuple[float, float]]:
+    """Return certified points from epsilon 0 until delta is below a millionth; denser where delta falls."""
+    last = 0.25
+    while delta_at(last) > 1e-6 and last < _FARTHEST:
+        last *= 2
+    return [(epsilon, delta_at(epsilon)) for epsilon in (last * (k / _POINTS) ** 2 for k in range(_POINTS + 1))]
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -106,6 +106,35 @@ class ApproximateDP:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherRounds:
+    """Rounds that go on after a run without the unit in question: it left, and contributes to none of them.
+
+    Settings are as in :class:`LastIterate`: numbers are one for all further rounds or one for each. The other records
+    draw in the same way as before.
+    """
+
+    rounds: int
+    batch: int | tuple[int, ...] = 1
+    step_size: Numbers
+    noise_std: Numbers
+
+    def __post_init__(self) -> None:
+        settle(self, whole, "rounds")
+        settle(self, lambda name, value: many(name, value, whole), "batch")
+        settle(self, lambda name, value: many(name, value, number), "step_size", "noise_std")
+        require(1 <= self.rounds <= ROUNDS, "FurtherRounds.rounds", f"lie between 1 and {ROUNDS}", self.rounds)
+        batches = self.batch if isinstance(self.batch, tuple) else (self.batch,)
+        require(all(1 <= m < 1e12 for m in batches), "FurtherRounds.batch", "be at least 1", self.batch)
+        for name, low, high in (("batch", 1, 1e12), ("step_size", 1e-15, 1e15), ("noise_std", 1e-12, 1e15)):
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else (value,) * self.rounds
+            rule = f"be one number, or a list with one per further round ({self.rounds})"
+            require(len(values) == self.rounds, f"FurtherRounds.{name}", rule, f"{len(values)} numbers")
+            bad = next((v for v in values if not low <= v <= high), None)
+            require(bad is None, f"FurtherRounds.{name}", f"be positive and lie in [{low:g}, {high:g}]", bad)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LastIterate:
     """Noisy projected gradient steps of which only the last model is released.
 
@@ -115,12 +144,16 @@ class LastIterate:
     uniformly at random, once for all passes, and nobody learns how.
 
     With ``order`` poisson every record joins every round by a coin of its own, with probability ``rate``; with
-    independent every record picks one round of every pass, uniformly, by its own draw. Nobody learns the draws.
+    independent every record picks one round of every pass, uniformly, by its own draw (with ``rate``: each round with
+    this probability, and none with what is left). Nobody learns the draws.
     Batches then vary in size and ``batch`` is the planned divisor; a round that nobody joined still gets its noise.
     ``smoothness`` is that of one record's loss, and ``strong_convexity`` that of a penalty which every round adds
     whole. Rounds are charged as if ``largest_batch`` records joined, and the chance that more do is added to delta.
     Without it the number follows from ``rate`` and ``records``, and without ``records`` the planned batch is the
     expected one: there are batch / rate records, or those of a pass together.
+
+    ``further``: the unit leaves after the last pass, and these rounds go on without it; the model after them is the one
+    that is released (theory page: forgetting.md).
     """
 
     rounds: int
@@ -141,6 +174,7 @@ class LastIterate:
     neighbours: Neighbours = "replace-one"
     rate: float | None = None
     largest_batch: int | None = None
+    further: FurtherRounds | None = None
 
     def __post_init__(self) -> None:
         settle(self, whole, "rounds", "passes", "records", "place", "largest_batch")
@@ -160,9 +194,19 @@ class LastIterate:
         return self.order in ("poisson", "independent")
 
     @property
+    def choices(self) -> float:
+        """One over the probability with which a record that picks a round of a pass picks this one."""
+        return self.rounds if self.rate is None else 1 / self.rate
+
+    @property
     def total(self) -> int:
-        """Number of rounds of all passes together."""
+        """Number of rounds of all passes together, in which the unit may take part."""
         return self.rounds * self.passes
+
+    @property
+    def until_release(self) -> int:
+        """Number of rounds before the release: those of all passes, and those that go on without the unit."""
+        return self.total + (self.further.rounds if self.further is not None else 0)
 
 
 def _check_counts(run: LastIterate) -> None:
@@ -170,6 +214,10 @@ def _check_counts(run: LastIterate) -> None:
     require(1 <= run.rounds <= most, "LastIterate.rounds", f"lie between 1 and {most}", run.rounds)
     require(1 <= run.passes <= PASSES, "LastIterate.passes", f"lie between 1 and {PASSES}", run.passes)
     require(run.total <= most, "LastIterate.rounds * passes", f"be at most {most}", run.total)
+    known = run.further is None or isinstance(run.further, FurtherRounds)
+    require(known, "LastIterate.further", "be further rounds, or left out", run.further)
+    rule = f"be at most {most} together with the rounds before"
+    require(run.until_release <= most, "FurtherRounds.rounds", rule, run.until_release)
     batches = run.batch if isinstance(run.batch, tuple) else (run.batch,)
     require(all(1 <= m < 1e12 for m in batches), "LastIterate.batch", "be at least 1", run.batch)
     fits = not isinstance(run.batch, tuple) or len(run.batch) == run.rounds
@@ -191,10 +239,9 @@ def _check_counts(run: LastIterate) -> None:
 
 def _check_numbers(run: LastIterate) -> None:
     for name, low, high in (("step_size", 1e-15, 1e15), ("noise_std", 1e-12, 1e15)):
-        given: Numbers = getattr(run, name)
-        values = given if isinstance(given, tuple) else (given,)
-        lengths = (run.rounds, run.total)
-        right = not isinstance(given, tuple) or len(given) in lengths
+        setting: Numbers = getattr(run, name)
+        values = setting if isinstance(setting, tuple) else (setting,)
+        right = not isinstance(setting, tuple) or len(setting) in (run.rounds, run.total)
         require(
             right,
             f"LastIterate.{name}",
@@ -254,7 +301,7 @@ def _check_choices(run: LastIterate) -> None:
             getattr(run, name),
         )
     _check_neighbours("LastIterate.neighbours", run.neighbours)
-    single = run.noise == "gaussian" or run.batch == 1
+    single = run.noise == "gaussian" or (run.batch == 1 and (run.further is None or run.further.batch == 1))
     require(
         single,
         "LastIterate.batch",
@@ -268,8 +315,12 @@ def _check_draws(run: LastIterate) -> None:
     if run.order == "poisson":
         require(run.rate is not None, "LastIterate.rate", "be given when the order is poisson", run.rate)
     else:
-        require(run.rate is None, "LastIterate.rate", 'go with order = "poisson"', run.rate, "Leave it out.")
+        drawn = run.rate is None or run.order == "independent"
+        require(drawn, "LastIterate.rate", "go with order poisson or independent", run.rate, "Leave it out.")
     if run.rate is not None:
+        once = run.order != "independent" or run.rate * run.rounds <= 1 + 1e-12
+        rule = f"be at most one over the rounds, {run.rounds}, when the order is independent"
+        require(once, "LastIterate.rate", rule, run.rate, "A record picks at most one round of a pass.")
         require(0 < run.rate <= 1, "LastIterate.rate", "lie in (0, 1]", run.rate, "Is it a batch size?")
         require(run.rate >= 1e-12, "LastIterate.rate", "be at least 1e-12", run.rate)
     if not run.sampled:
@@ -333,6 +384,20 @@ Mechanism = Primitive | Repeat | Compose
 def sensitivity(neighbours: Neighbours) -> float:
     """Return how far one record can move a sum of contributions of norm at most 1."""
     return 2.0 if neighbours == "replace-one" else 1.0
+
+
+def going_on(run: LastIterate, rounds: int) -> LastIterate:
+    """Return the run that goes on for so many rounds without the unit, each like its last one; 0: the run itself.
+
+    >>> run = LastIterate(rounds=2, batch=(3, 4), step_size=0.5, lipschitz=1.0, noise_std=2.0)
+    >>> going_on(run, 10).further
+    FurtherRounds(rounds=10, batch=4, step_size=0.5, noise_std=2.0)
+    """
+    if rounds == 0:
+        return replace(run, further=None)
+    batch = run.batch[-1] if isinstance(run.batch, tuple) else run.batch
+    step, noise = (v[-1] if isinstance(v, tuple) else v for v in (run.step_size, run.noise_std))
+    return replace(run, further=FurtherRounds(rounds=rounds, batch=batch, step_size=step, noise_std=noise))
 
 
 def with_beside(mechanism: Mechanism, beside: Gaussian | None) -> Mechanism:

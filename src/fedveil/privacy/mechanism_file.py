@@ -11,6 +11,7 @@ from fedveil.privacy.mechanism import (
     ApproximateDP,
     ArsinhGaussian,
     Compose,
+    FurtherRounds,
     Gaussian,
     IndependentGaussian,
     Laplace,
@@ -42,7 +43,9 @@ _LAST_ITERATE = [
     "neighbours",
     "rate",
     "largest_batch",
+    "further",
 ]
+_FURTHER = ["rounds", "batch", "step_size", "noise_std"]
 _KEYS = {
     "last-iterate": _LAST_ITERATE,
     "dp-sgd": ["sampling", "rate", "records", "batch", "noise_multiplier", "rounds", "neighbours"],
@@ -78,7 +81,9 @@ def mechanism_of(given: Any, *, default_noise: float | None = None) -> Mechanism
 
 def last_iterate_table(run: LastIterate) -> dict[str, Any]:
     """Return the [mechanism] table that reads back to this run."""
-    values = {key: getattr(run, key) for key in _LAST_ITERATE if key != "noise_scale"}
+    values = {key: getattr(run, key) for key in _LAST_ITERATE if key not in ("noise_scale", "further")}
+    if run.further is not None:
+        values["further"] = {key: getattr(run.further, key) for key in _FURTHER}
     return {"kind": "last-iterate", **values}
 
 
@@ -88,7 +93,7 @@ def _mechanism(given: Mapping[str, Any], default_noise: float | None, depth: int
     hint = f"Did you mean {close[0]}?" if (close := difflib.get_close_matches(str(kind), _KEYS)) else ""
     require(isinstance(kind, str) and kind in _KEYS, "mechanism.kind", f"be one of {', '.join(_KEYS)}", kind, hint)
     known(given, ["kind", *_KEYS[str(kind)]], f"a mechanism of kind {kind}")
-    values = {key: _value(key, value) for key, value in given.items() if key not in ("kind", "parts")}
+    values = {key: _value(key, value) for key, value in given.items() if key not in ("kind", "parts", "further")}
     match kind:
         case "compose":
             parts = given.get("parts")
@@ -101,6 +106,8 @@ def _mechanism(given: Mapping[str, Any], default_noise: float | None, depth: int
             inner = (_mechanism(table(p, "mechanism.parts"), default_noise, depth + 1) for p in parts or ())
             return Compose(parts=tuple(inner))
         case "last-iterate":
+            if "further" in given:
+                values["further"] = _further(table(given["further"], "mechanism.further"))
             return _last_iterate(values, default_noise)
         case "dp-sgd":
             return _dp_sgd(values, default_noise)
@@ -148,6 +155,19 @@ def _last_iterate(values: dict[str, Any], default_noise: float | None) -> Mechan
             tuple(_whole("batch", b) for b in batch) if isinstance(batch, tuple) else _whole("batch", batch)
         )
     return LastIterate(**values)
+
+
+def _further(given: Mapping[str, Any]) -> FurtherRounds:
+    """Return the rounds that go on without the unit, from the table [mechanism.further]."""
+    known(given, _FURTHER, "the table mechanism.further")
+    for key in ("rounds", "step_size", "noise_std"):
+        require(key in given, f"mechanism.further.{key}", "be given", None)
+    values = {key: _value(key, value) for key, value in given.items()}
+    values["rounds"] = _whole("further.rounds", values["rounds"])
+    batch = values.get("batch", 1)
+    several = isinstance(batch, tuple)
+    values["batch"] = tuple(_whole("further.batch", b) for b in batch) if several else _whole("further.batch", batch)
+    return FurtherRounds(**values)
 
 
 def _dp_sgd(values: dict[str, Any], default_noise: float | None) -> Mechanism:

@@ -1,7 +1,8 @@
 """Whom the clients trust with what: who draws the noise, who adds up the updates, how many may be missing or collude.
 
 Every plan has one. ``CENTRAL``: one trusted party draws the noise of each round. Otherwise every client adds its own
-share of the noise to its update, in whole numbers, before the update leaves it. What differs between the two is
+share of the noise to its update (or, with ``noise = "local"``, all of it), in whole numbers, before the update leaves
+it. What differs between the two is
 answered here, by :class:`Trust` and :class:`Central`, so that hardly anybody asks which of them it has. Page:
 docs/trust.md; proof: docs/theory/noise-shares.md.
 """
@@ -12,8 +13,9 @@ from typing import Any, ClassVar, Final, Literal, TypeVar, final, get_args
 from fedveil.core.checks import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.values import whole
+from fedveil.privacy.guarantee import Adversary
 
-Noise = Literal["shares", "central"]
+Noise = Literal["shares", "local", "central"]
 Server = Literal["trusted", "secure-aggregation", "homomorphic"]
 KeyHolder = Literal["clients", "third-party"]
 Identities = Literal["sites"]
@@ -46,8 +48,10 @@ EXCLUSIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """The trust assumptions of a plan whose clients add the noise in shares.
+    """The trust assumptions of a plan whose clients add the noise: in shares, or each the whole of it.
 
+    ``noise``: "shares" make up the planned noise together; "local": every client's update carries all of the noise that
+    it needs, so that no other client has to be trusted (DP-SGD only).
     ``dropouts``: clients that may be missing from a round. ``colluders``: clients in a round that may tell the server
     their noise. ``key_holder``: who can open encrypted sums, for a homomorphic server only; by default the clients.
     ``identities``, for masked sums only: "sites" vouch for a key of each client, with which it signs. ``timeout``:
@@ -64,14 +68,17 @@ class Trust:
     identities: Identities | None = None
     patience: float | None = None
     together: int | None = None
+    noise: Noise = "shares"
 
-    noise: ClassVar[Noise] = "shares"
     all_send: ClassVar[bool] = True  # every client of a round, if only its noise: nobody sees who has something to send
 
     def __post_init__(self) -> None:
         require(
             self.server in get_args(Server), "trust.server", f"be one of {', '.join(get_args(Server))}", self.server
         )
+        hint = "A study without [trust] has central noise."
+        drawn = self.noise in ("shares", "local")
+        require(drawn, "trust.noise", "be shares or local", self.noise, hint)
         for name in ("dropouts", "colluders"):
             value = whole(f"trust.{name}", getattr(self, name))
             require(0 <= value <= _MOST, f"trust.{name}", f"lie between 0 and {_MOST}", value)
@@ -103,8 +110,8 @@ class Trust:
 
     @property
     def shared(self) -> bool:
-        """True if the clients add the noise in shares."""
-        return self.noise == "shares"
+        """True if the clients add the noise, each to its own update."""
+        return self.noise != "central"
 
     @property
     def hand(self) -> int:
@@ -119,7 +126,8 @@ class Trust:
             "secure-aggregation": "the server sees masked sums only",
             "homomorphic": "the server sees encrypted sums only",
         }[self.server]
-        text = f"Each client adds its own share of the noise before anything leaves it; {how}. Up to {self.dropouts:,} "
+        drawn = "its own share of the noise" if self.noise == "shares" else "all the noise that its update needs"
+        text = f"Each client adds {drawn} before anything leaves it; {how}. Up to {self.dropouts:,} "
         return f"{text}clients may be missing from a round and {self.colluders:,} may collude with the server."
 
     def honest(self, cohort: Count) -> Count:
@@ -131,13 +139,22 @@ class Trust:
         self.check(cohort)
         return cohort / self.honest(cohort)
 
-    def unknown(self, cohort: float) -> float:
-        """Return the share of a round's planned variance that clients of it who look together do not know.
+    def left(self, adversary: Adversary, cohort: float) -> float:
+        """Return the variance of a round that this observer surely does not know, over the planned one.
 
-        At least the victim answers besides them.
+        A server that sees single messages does not know one share; who sees sums alone does not know those of the
+        honest clients; clients who look together know their own, and everybody outside knows none.
         """
         honest = self.honest(cohort)
-        return min(1.0, max(honest + self.colluders - self.hand, 1) / honest)
+        match adversary:
+            case "server":
+                return 1 / honest
+            case "server-with-secure-aggregation":
+                return 1.0
+            case "curious-client":  # at least the victim answers besides them
+                return max(honest + self.colluders - self.hand, 1) / honest
+            case _:
+                return (honest + self.colluders) / honest
 
     def senders(self, clients: int) -> int:
         """Return how many parties each add noise of their own to a sum over so many clients."""
@@ -185,7 +202,8 @@ class Central(Trust):
     Observers inside the federation are charged as if every unit had added an equal share of the noise, and all did.
     """
 
-    noise: ClassVar[Noise] = "central"
+    noise: Noise = "central"
+
     all_send: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -206,10 +224,6 @@ class Central(Trust):
     def surplus(self, cohort: int) -> float:
         """Return 1: the noise is the planned one, whoever answers."""
         return 1.0
-
-    def unknown(self, cohort: float) -> float:
-        """Return all but one client's share; alone in a round, a client learns nothing about anybody."""
-        return 1 - 1 / cohort if cohort > 1 else 1.0
 
     def senders(self, clients: int) -> int:
         """Return 1: the noise is one share, of whoever draws it."""

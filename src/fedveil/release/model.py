@@ -8,6 +8,7 @@ array(['yes', 'no'], dtype='<U3')
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
@@ -28,6 +29,7 @@ from fedveil.release.bundle import Bundle
 from fedveil.release.given import columns_given
 from fedveil.release.page import card, summary
 from fedveil.release.personal import decide
+from fedveil.release.shapes import shapes_of
 
 Array = NDArray[Any]
 
@@ -105,6 +107,22 @@ class ReleasedModel:
         if self.plan.data.classes:
             return np.asarray(self.classes_[self.decide(scores)])
         return self.numbers(scores)
+
+    def predict_frame(self, X: Any) -> Any:
+        """Return predictions as a pandas DataFrame that keeps the index of ``X``.
+
+        The columns are those of ``fedveil predict``: the probability of each class, where the model has them, and
+        ``prediction``.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise BadValue("predict_frame must find pandas, and it is not there: install fedveil[pandas].") from error
+        columns: dict[str, Any] = {}
+        if self.loss.link in ("logistic", "softmax") and not self.survival:
+            shares = self.predict_proba(X)
+            columns = {f"probability_{name}": shares[:, place] for place, name in enumerate(self.classes_)}
+        return pandas.DataFrame({**columns, "prediction": self.predict(X)}, index=getattr(X, "index", None))
 
     def predict_proba(self, X: Any) -> Matrix:
         """Return the probability of each class, one column a class, in the order of ``classes_``."""
@@ -184,6 +202,14 @@ class ReleasedModel:
             with self.allowed.granted():
                 parameters = parameters + (self.bundle.start - loss.start(width))
         return parameters
+
+    def shapes(self) -> dict[str, list[Any]]:
+        """Return what each column adds to the score, as a table: ``pandas.DataFrame(model.shapes())``.
+
+        ``column``, ``position`` or ``word``, ``score``, ``effect``, ``low`` and ``high`` (the band of the known noise)
+        and ``share`` (of the records there, as measured with noise): see docs/using-the-model.md.
+        """
+        return shapes_of(self.bundle)
 
     @property
     def loss(self) -> Loss:

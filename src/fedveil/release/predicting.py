@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -82,7 +82,7 @@ def predict_file(
     wanted = {column.name: not column.categories for column in known.columns} | dict.fromkeys(keep, False)
     rows, without, counts = 0, 0, Counter[str]()
     names = (*keep, *titles, PREDICTION)
-    source = _source(replace(known.source(data), query=query))
+    source = _source(known.source(data).with_keys(query=query))
     with one_thread(), closing(chunks(source, Path(), wanted)) as parts, _writing(out, names) as write:
         for chunk in parts:
             predicted, dropped = _prediction_columns(model, chunk, with_probabilities)
@@ -110,11 +110,11 @@ def one_thread() -> AbstractContextManager[Any]:
 def _source(source: Source) -> Source:
     """New data may come in another format than the training data, if its name tells which."""
     if source.database:
-        return replace(source, format=None)
+        return source.with_keys(format=None)
     there = source.shipped is not None or Path(source.source).exists()
     require(there, "The data", "be a file or folder, or sklearn:NAME", source.source)
     known = Path(source.source.removesuffix(".gz")).suffix in SUFFIXES
-    return replace(source, format=None) if known and source.format is not None else source
+    return source.with_keys(format=None) if known and source.reading.format is not None else source
 
 
 def _titles(model: ReleasedModel, with_probabilities: bool) -> tuple[str, ...]:

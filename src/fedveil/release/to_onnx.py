@@ -5,13 +5,15 @@ are NaN. Needs the extra ``fedveil[onnx]``.
 """
 
 import importlib
+import math
 from typing import Any, Final
 
 import numpy as np
 
 from fedveil.core.errors import BadValue
+from fedveil.core.values import Matrix
 from fedveil.data.cells import number_marks
-from fedveil.data.column import Column
+from fedveil.data.column import LINE, OWN, Column
 from fedveil.models.adjusted import score_at
 from fedveil.release.bundle import Bundle
 from fedveil.release.linear import Linear, known_texts, linear_of, other_place
@@ -90,7 +92,8 @@ def _column(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
 
 def _numbers(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     values = graph.input(column.name, graph.kinds.DOUBLE)
-    fill = graph.constant(float(column.fill) if column.filled else np.nan)
+    stand_in = column.filled and column.fill != OWN
+    fill = graph.constant(float(column.fill) if stand_in else np.nan)
     values = graph.add("Where", [graph.add("IsNaN", [values]), fill, values])
     for mark in number_marks(missing):
         values = graph.add("Where", [graph.add("Equal", [values, graph.constant(mark)]), fill, values])
@@ -101,7 +104,37 @@ def _numbers(graph: _Graph, column: Column, missing: tuple[str, ...]) -> str:
     if not (np.isinf(low) and np.isinf(high)):
         cut = graph.add("Min", [graph.add("Max", [values, graph.constant(low)]), graph.constant(high)])
         values = graph.add("Where", [graph.add("IsNaN", [values]), values, cut])
-    return values
+    return _block(graph, column, values) if column.knots else values
+
+
+def _block(graph: _Graph, column: Column, values: str) -> str:
+    """The line, the hats and the indicator of a gap, from numbers on the scale from -1 to 1."""
+    places, weight = column.places, column.weight
+    rises, falls = np.zeros((2, 1, places.size)), np.zeros((2, 1, places.size))
+    rises[1], falls[1] = 1.0, 1.0  # flat beyond the ends
+    wide = np.diff(places)
+    rises[:, 0, 1:] = 1 / wide, -places[:-1] / wide
+    falls[:, 0, :-1] = -1 / wide, places[1:] / wide
+
+    def line(slope: Matrix, base: Matrix) -> str:
+        product = graph.add("Mul", [values, graph.constant(slope)])
+        return graph.add("Add", [product, graph.constant(base)])
+
+    hats = graph.add("Min", [line(*rises), line(*falls), graph.constant(np.ones((1, 1)))])
+    hats = graph.add("Max", [hats, graph.constant(np.zeros((1, 1)))])
+    hats = graph.add("Mul", [hats, graph.constant(weight * math.sqrt(1 - LINE))])
+    middle, half = column.line
+    straight = line(np.array([[1 / half]]), np.array([[-middle / half]]))
+    straight = graph.add("Max", [graph.add("Min", [straight, graph.constant(1.0)]), graph.constant(-1.0)])
+    straight = graph.add("Mul", [straight, graph.constant(weight * math.sqrt(LINE))])
+    gone = graph.add("IsNaN", [values])
+    if column.fill != OWN:  # a gap that nothing stands for has no number
+        gap = graph.add("Mul", [values, graph.constant(0.0)])
+        return graph.add("Concat", [straight, hats, gap], axis=1)
+    gap = graph.add("Mul", [graph.add("Cast", [gone], to=graph.kinds.DOUBLE), graph.constant(weight)])
+    nothing = graph.constant(np.zeros((1, 1)))
+    parts = [graph.add("Where", [gone, nothing, part]) for part in (straight, hats)]
+    return graph.add("Concat", [*parts, gap], axis=1)
 
 
 def _bent(graph: _Graph, values: str) -> str:

@@ -38,7 +38,7 @@ from sklearn.svm import LinearSVC
 from fedveil.core.errors import BadValue
 from fedveil.core.values import Matrix, Vector
 from fedveil.data.cells import MARK, canonical, number_marks
-from fedveil.data.column import Column
+from fedveil.data.column import OWN, Column
 from fedveil.data.row_rule import RowRule
 from fedveil.release.bundle import Bundle
 from fedveil.release.linear import Linear, known_texts, linear_of, other_place
@@ -159,6 +159,7 @@ def _columns(prepared: RowRule) -> tuple[Any, list[int]]:
     for kind, places in groups.items():
         group = [prepared.columns[place] for place in places]
         make = _category(group[0], prepared.missing) if group[0].categories else _numbers(group, prepared.missing)
+        make += _block(group[0]) if group[0].knots else []
         parts.append((kind, Pipeline(make), places))
         begin = len(order)
         order += [starts[place] + index for place in places for index in range(prepared.columns[place].width)]
@@ -173,6 +174,8 @@ def _columns(prepared: RowRule) -> tuple[Any, list[int]]:
 def _kind(column: Column, place: int) -> str:
     if column.categories:
         return f"category {place}"
+    if column.knots:
+        return f"curve {place}"
     words = ("filled" if column.filled else "open", "bent" if column.unit else "straight")
     return " ".join((*words, "cut" if column.range is not None else "whole"))
 
@@ -194,7 +197,7 @@ def _numbers(group: list[Column], missing: tuple[str, ...]) -> list[tuple[str, A
     # NaN first: other marks are not looked for beside it
     steps = _replace_marks([np.nan, None, *texts], GAP, width, object)
     steps.append(("read", FunctionTransformer(np.asarray, kw_args={"dtype": "float64"})))
-    if group[0].filled:
+    if group[0].filled and group[0].fill != OWN:
         for index, mark in enumerate([np.nan, *number_marks(missing)]):
             fill = SimpleImputer(missing_values=mark).fit(np.ones((2, width)) if mark != 1 else np.zeros((2, width)))
             fill.statistics_ = np.array([float(column.fill) for column in group])
@@ -210,6 +213,46 @@ def _numbers(group: list[Column], missing: tuple[str, ...]) -> list[tuple[str, A
         steps += [("range", _shift_and_scale(middle, half)), ("limits", _within_one(width))]
         centre, scale = (centre - middle) / half, scale / half
     return [*steps, ("scale", _shift_and_scale(centre, scale))]
+
+
+def _block(column: Column) -> list[tuple[str, Any]]:
+    """The line, the hats and the indicator of a gap, from a number on the scale from -1 to 1.
+
+    The line and every hat are sums of distances |u - place| and a constant. A gap becomes 0 and an indicator, whose row
+    of the last product takes away what the 0 adds.
+    """
+    middle, half = column.line
+    places = np.unique([*column.places, middle - half, middle + half])
+    shown = column.block(np.append(places, np.nan))
+    # How much the slope of each feature changes at each place, halved; no feature has a slope beyond the outer ones.
+    slopes = np.diff(shown[:-1, :-1], axis=0) / np.diff(places)[:, None]
+    flat, turns = np.zeros((1, column.width - 1)), np.zeros((places.size, column.width))
+    turns[:, :-1] = np.diff(np.vstack([flat, slopes, flat]), axis=0) / 2
+    base = shown[0] - np.abs(places[0] - places) @ turns
+    line = np.zeros((1, column.width))
+    gap = (shown[-1] - column.block(np.zeros(1))[0])[None, :]
+    steps: list[tuple[str, Any]] = []
+    inner = [line, turns]
+    if column.fill == OWN:
+        fill = SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True, keep_empty_features=True)
+        steps.append(("gaps", fill.fit(np.array([[np.nan], [0.0]]))))
+        inner = [line, gap, turns]
+    width = len(inner) - 1  # entries beside the distances: the number, and whether it was missing
+    away = np.zeros((width, places.size))
+    away[0] = 1.0
+    apart = Pipeline(
+        [
+            ("each", _product(away)),
+            ("distance", _shift_and_scale(places, np.ones(places.size))),
+            ("size", FunctionTransformer(np.absolute)),
+        ]
+    )
+    steps.append(("beside", FeatureUnion([("number", "passthrough"), ("distances", apart)])))
+    return [
+        *steps,
+        ("features", _product(np.concatenate(inner))),
+        ("base", _shift_and_scale(-base, np.ones(column.width))),
+    ]
 
 
 def _category(column: Column, missing: tuple[str, ...]) -> list[tuple[str, Any]]:

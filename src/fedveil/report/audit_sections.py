@@ -10,7 +10,7 @@ from fedveil.planning.promises import ADVERSARIES
 from fedveil.report import words
 from fedveil.report.audit_view import AuditView, Leak, Leakage, Roc
 from fedveil.report.charts import Line, Span, axis, legend, lines_chart, spans_chart, strip
-from fedveil.report.markup import Markup, badge, code, concat, figure, note, paragraph, section, table, tag
+from fedveil.report.markup import Markup, badge, code, concat, figure, folded, note, paragraph, section, table, tag
 from fedveil.report.view import View
 
 _BADGES = {
@@ -50,10 +50,10 @@ def attacks(view: View) -> Markup | None:
     parts: list[object] = [paragraph(_INTRO)]
     if audit.findings:
         parts += [_summary(audit), _drawing(audit), _description(audit), _findings(audit)]
-    parts += [_curves(audit), _hiding(audit)]
+    parts += [_games(audit), _curves(audit), _hiding(audit)]
     if audit.leakage is not None:
         parts.append(leakage(audit.leakage))
-    return section("attacked", "Attacked", *parts)
+    return folded("attacked", "Attacked", *parts)
 
 
 def _summary(audit: AuditView) -> Markup:
@@ -114,6 +114,14 @@ def _description(audit: AuditView) -> Markup:
     return tag("ul", items)
 
 
+def _strongest(finding: Finding) -> str:
+    """Return what the strongest attack that is known could show with as many canaries; empty for other attacks."""
+    most = finding.details.get("reachable")
+    if most is None:
+        return ""
+    return f" The strongest attack we know of could show at most about {words.down(most, 3)} with so many canaries."
+
+
 def _sentence(finding: Finding) -> str:
     reached, delta = measured_text(finding), words.nearest(finding.delta, 12)
     sure = f"(wrong with a chance of at most {words.up(finding.alarm, 2)})"
@@ -123,7 +131,7 @@ def _sentence(finding: Finding) -> str:
         return f"certified is {_most(finding)}, but {finding.attack} shows at least {reached} at delta {delta} {sure}."
     room = words.down(max(finding.room or 0.0, 0.0), 3)
     text = f"certified is at most {_most(finding)}; {finding.attack} shows at least {reached} at delta {delta} {sure}. "
-    return text + f"The room between is {room}."
+    return text + f"The room between is {room}.{_strongest(finding)}"
 
 
 def _findings(audit: AuditView) -> Markup:
@@ -152,6 +160,50 @@ def _evidence(audit: AuditView) -> Markup:
         for finding in audit.findings
     ]
     return tag("ul", items)
+
+
+def _games(audit: AuditView) -> Markup | None:
+    """Return one picture for each game: what the certificate allows, what the attack did, and what is sure of it."""
+    if not audit.games:
+        return None
+    intro = (
+        "An attacker sees one run and says on which of two neighbouring data sets it was made. The dashed line is the "
+        "most that the certificate allows any attacker; dots are what this one achieved; it surely achieves what the "
+        "lowest line shows (95% confidence, all points and all times together). A dot above the dashed line may be "
+        "luck; the lowest line above it would not be."
+    )
+    figures = [_game(game, f"game-{index}") for index, game in enumerate(audit.games, start=1)]
+    return concat([tag("h3", "Which of two data sets was it?"), paragraph(intro), tag("div", figures, class_="panels")])
+
+
+def _game(game: Roc, name: str) -> Markup:
+    unit = axis([0.0, 1.0], log=False)
+    allowed = zip(game.false_positives, game.allowed, strict=True)
+    reached = list(zip(game.false_positives, game.true_positives, strict=True))
+    sure = [(fp, tp) for fp, tp in game.sure if tp > fp]
+    lines = [
+        Line("allowed", [(0.0, 0.0), *allowed, (1.0, 1.0)], "other", dots=False),
+        Line("sure", sure or [(0.0, 0.0), (1.0, 1.0)], "weak", dots=False),
+        Line("reached", reached, "best"),
+    ]
+    who = words.OBSERVERS[game.finding.adversary]
+    said = "; ".join(f"{fp:.2f}: {tp:.2f}" for fp, tp in _thin_points(reached)) + "."
+    chart = lines_chart(
+        name,
+        f"{who}: true over false positives",
+        said,
+        lines,
+        x=unit,
+        y=unit,
+        names=("false positives", ""),
+        height=180,
+    )
+    entries = [("best", "reached"), ("other", "allowed"), ("weak", "surely reached")]
+    return figure(chart, f"{who}: {game.finding.attack}.", legend=legend(entries, shape="line"))
+
+
+def _thin_points(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    return points[:: max(1, len(points) // 5)]
 
 
 def _curves(audit: AuditView) -> Markup | None:

@@ -16,17 +16,21 @@ Greys = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Roc:
-    """A test's true-positive rates over its false-positive rates, next to what the certificate allows."""
+    """A test's true-positive rates over its false-positive rates, next to what the certificate allows.
+
+    ``sure``: points that the test reaches with 95% confidence, all of them together; none where that is not known.
+    """
 
     finding: Finding
     false_positives: tuple[float, ...]
     true_positives: tuple[float, ...]
     allowed: tuple[float, ...]
+    sure: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.false_positives), len(self.true_positives), len(self.allowed)}
         require(len(lengths) == 1 and self.allowed, f"{FILE}: roc", "give three lists of one length", sorted(lengths))
-        rates = (*self.false_positives, *self.true_positives, *self.allowed)
+        rates = (*self.false_positives, *self.true_positives, *self.allowed, *(v for point in self.sure for v in point))
         require(all(0 <= rate <= 1 for rate in rates), f"{FILE}: roc", "give rates in [0, 1]", "something else")
         rising = all(a <= b for a, b in zip(self.false_positives, self.false_positives[1:], strict=False))
         require(rising, f"{FILE}: roc", "give false-positive rates that rise", "something else")
@@ -90,6 +94,7 @@ class AuditView:
     findings: tuple[Finding, ...]
     broken: tuple[Finding, ...]
     rocs: tuple[Roc, ...]
+    games: tuple[Roc, ...]
     leakage: Leakage | None
     hiding: tuple[Hiding, ...]
 
@@ -106,6 +111,7 @@ def audit_view(audit: Audit) -> AuditView:
             findings=audit.findings,
             broken=audit.broken,
             rocs=tuple(_roc(finding, finding.details["roc"]) for finding in audit.findings if "roc" in finding.details),
+            games=tuple(_game(finding) for finding in audit.findings if finding.details.get("region")),
             leakage=None if audit.leakage is None else _leakage(audit.leakage),
             hiding=() if audit.hidden_state is None else _hiding(audit.hidden_state),
         )
@@ -119,6 +125,18 @@ def _roc(finding: Finding, given: Mapping[str, Any]) -> Roc:
     false, true = (tuple(float(v) for v in given[key]) for key in ("false_positives", "true_positives"))
     allowed = given["allowed"]  # absent if nothing was promised: then everything is allowed
     return Roc(finding, false, true, (1.0,) * len(false) if allowed is None else tuple(float(v) for v in allowed))
+
+
+def _game(finding: Finding) -> Roc:
+    """Return the points of a distinguishing game, from the fewest false positives to the most."""
+    region = finding.details["region"]
+    order = sorted(range(len(region["false_positives"])), key=lambda place: region["false_positives"][place])
+    false, true, allowed, least, worst = (
+        tuple(float(region[key][place]) for place in order)
+        for key in ("false_positives", "true_positives", "allowed", "least", "worst")
+    )
+    promised = allowed if finding.certified is not None else (1.0,) * len(false)
+    return Roc(finding, false, true, promised, tuple(sorted(zip(worst, least, strict=True))))
 
 
 def _leakage(given: Mapping[str, Any]) -> Leakage:

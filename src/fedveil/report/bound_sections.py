@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedveil.accounting.sampling_alone import SeenByAll
 from fedveil.report import words
 from fedveil.report.charts import Axis, Kind, Line, Row, axis, legend, lines_chart, rows_chart
-from fedveil.report.markup import Markup, code, concat, figure, note, paragraph, section, table, tag
+from fedveil.report.markup import Markup, code, concat, figure, folded, note, paragraph, table, tag
 from fedveil.report.outlook import Curve
 from fedveil.report.view import Observer, View
 
@@ -55,7 +55,7 @@ def observers(view: View) -> Markup:
         "Whoever sees more learns more. The promise is made for one observer (marked in the picture); the others are "
         "listed so that nobody mistakes it for theirs."
     )
-    return section(
+    return folded(
         "observers",
         "Who is looking",
         paragraph(intro),
@@ -79,14 +79,14 @@ def hiding(view: View) -> Markup | None:
         "with every model seen, had the records drawn their rounds themselves."
     )
     parts = _by_bound(
-        view, seen, caption, "Every bound on the final model", _hiding_gain(seen, view.alone), _by_sampling(view)
+        view, seen, caption, "Every bound on the final model", _hiding_gain(seen, view.proof.alone), _by_sampling(view)
     )
-    return section("hiding", "What hiding the models bought", *parts)
+    return folded("hiding", "What hiding the models bought", *parts)
 
 
 def _by_sampling(view: View) -> list[Row]:
     """What sampling alone would give, every model seen."""
-    alone = view.alone
+    alone = view.proof.alone
     rows = [] if alone is None else [("Poisson", alone.poisson), ("independent", alone.independent)]
     return [
         Row(f"every model seen, {name} draws", e, words.epsilon_text(e), "weak") for name, e in rows if e is not None
@@ -102,7 +102,7 @@ def bounds(view: View) -> Markup | None:
     who = words.OBSERVERS[seen.adversary]
     intro = paragraph(f"The same run, looked at in different ways. Observer: {who[0].lower()}{who[1:]}.")
     parts = _by_bound(view, seen, caption, "Every bound", intro)
-    return section("bounds", "How it is proved", *parts)
+    return folded("bounds", "How it is proved", *parts)
 
 
 def _by_bound(
@@ -194,7 +194,7 @@ def _in_words(alone: SeenByAll) -> str:
 
 def curves(view: View) -> Markup | None:
     """Return the section that shows epsilon over delta."""
-    lines = [(curve, [(d, e) for d, e in curve.points if e is not None]) for curve in view.curves]
+    lines = [(curve, [(d, e) for d, e in curve.points if e is not None]) for curve in view.proof.curves]
     tops = [max(e for _, e in points) for _, points in lines if points]
     if not tops:
         return None
@@ -202,7 +202,7 @@ def curves(view: View) -> Markup | None:
     # at large deltas epsilon goes to zero, which a logarithmic axis cannot show
     floor = min(tops) / 100 if log else 0.0
     drawn = [(curve, kept) for curve, points in lines if (kept := [(d, e) for d, e in points if e >= floor])]
-    deltas = [d for curve in view.curves for d, _ in curve.points]
+    deltas = [d for curve in view.proof.curves for d, _ in curve.points]
     y = axis([e for _, points in drawn for _, e in points], log=log)
     main = "final-model" if view.hidden else view.plan.target.adversary
     shapes = [Line(_curve_name(c), points, "best" if c.adversary == main else "other") for c, points in drawn]
@@ -225,8 +225,8 @@ def curves(view: View) -> Markup | None:
     remark = None if view.private else note(_AS_IF, kind="warning")
     caption = "Epsilon at other failure probabilities" + (", by the certificate's own bound." if view.hidden else ".")
     entries = [(line.kind, line.name) for line in shapes]
-    shown = figure(chart, caption, _curve_table(view.curves), legend(entries, shape="line"))
-    return section("curve", "Other failure probabilities", remark, paragraph(intro), shown)
+    shown = figure(chart, caption, _curve_table(view.proof.curves), legend(entries, shape="line"))
+    return folded("curve", "Other failure probabilities", remark, paragraph(intro), shown)
 
 
 def _curve_name(curve: Curve) -> str:
@@ -243,12 +243,12 @@ def _curve_table(curves: tuple[Curve, ...]) -> Markup:
 
 def places(view: View) -> Markup | None:
     """Return the section about what the participants of each round would have with a public order."""
-    by_place, seen = view.places, view.observer("final-model")
+    by_place, seen = view.proof.places, view.observer("final-model")
     if by_place is None or seen is None:
         return None
     name, title = "places", "If everyone knew who took part when"
     if not by_place.points:
-        return section(name, title, paragraph(by_place.why_not))
+        return folded(name, title, paragraph(by_place.why_not))
     points = [(float(place), e) for place, e in by_place.points if e is not None]
     level = seen.least
     intro = _LATE + (_UNKNOWN if view.plan.run.order == "secret" else _KNOWN)
@@ -273,5 +273,5 @@ def places(view: View) -> Markup | None:
         caption = (
             f"Epsilon at delta {words.nearest(by_place.delta, 12)} of those whose turn is in this round of a pass."
         )
-        return section(name, title, *parts, figure(chart, caption, data))
-    return section(name, title, *parts, data)
+        return folded(name, title, *parts, figure(chart, caption, data))
+    return folded(name, title, *parts, data)

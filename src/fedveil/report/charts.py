@@ -45,6 +45,15 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """The ends of a band around a line, at one place of the horizontal axis."""
+
+    at: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """What is shown to be reached, the most that is promised (None: nothing), and the text beside it."""
 
@@ -52,6 +61,14 @@ class Span:
     reached: float
     most: float | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box plot: its label, and shares with their quantiles, in order."""
+
+    label: str
+    quantiles: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +182,27 @@ def _span(span: Span, scale: Axis, top: int) -> Markup:
     return concat([label, room, solid, line, _beside(span.text, max(at, end), middle)])
 
 
+def boxes_chart(name: str, title: str, description: str, boxes: Sequence[Box], *, scale: Axis) -> Markup:
+    """Return a box plot in each row: a line over all quantiles, a box over the middle ones, a mark at the median."""
+    height = _ROW * len(boxes)
+    parts = [_across(scale, height), *(_box(box, scale, _ROW * index) for index, box in enumerate(boxes))]
+    return picture(name, title, description, height + 26, *parts, kind="rows")
+
+
+def _box(box: Box, scale: Axis, top: int) -> Markup:
+    label, middle = tag("text", box.label, x=0, y=top + 16, class_="label"), top + 31
+    places = [(share, scale.share(value)) for share, value in box.quantiles]
+    ends = f"{places[0][1]:.2f}%", f"{places[-1][1]:.2f}%"
+    parts = [label, tag("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_="whisker")]
+    inner = [place for share, place in places if 0.2 <= share <= 0.8]
+    if len(inner) > 1:
+        parts.append(_bar(inner[0], inner[-1], middle, "bar best"))
+    half = next((place for share, place in places if share == 0.5), None)
+    if half is not None:
+        parts.append(tag("line", x1=f"{half:.2f}%", x2=f"{half:.2f}%", y1=middle - 9, y2=middle + 9, class_="limit"))
+    return concat(parts)
+
+
 def _bar(start: float, end: float, middle: int, kind: str) -> Markup:
     return tag("rect", x=f"{start:.2f}%", y=middle - 8, width=f"{end - start:.2f}%", height=16, class_=kind)
 
@@ -194,9 +232,16 @@ def lines_chart(
     names: tuple[str, str],
     height: int = 240,
     mark: tuple[float, str] | None = None,
+    band: Sequence[Band] = (),
+    shares: Sequence[tuple[float, float]] = (),
 ) -> Markup:
-    """Return lines over two axes; ``names`` are the labels of the axes, ``mark`` is a horizontal level."""
-    parts: list[object] = [_across(x, height), _upwards(y, height)]
+    """Return lines over two axes; ``names`` are the labels of the axes, ``mark`` is a horizontal level.
+
+    ``band``: an area behind the lines; ``shares``: small bars at the bottom, for how much lies where.
+    """
+    parts: list[object] = [_across(x, height), _upwards(y, height), _share_bars(shares, x, height)]
+    if len(band) > 1:
+        parts.append(_band(band, x, y, height))
     parts.append(tag("text", names[0], x="100%", y=height + 36, text_anchor="end", class_="note"))
     parts.append(tag("text", names[1], x=-46, y=-10, class_="note"))
     if mark is not None:
@@ -223,6 +268,33 @@ def _line(line: Line, x: Axis, y: Axis, height: int) -> Markup:
     )
     dots = [tag("circle", cx=f"{a:.2f}%", cy=f"{b:.1f}", r=4, class_=f"dot {line.kind}") for a, b in places]
     return concat([nested if len(places) > 1 else None, dots if line.dots or len(places) == 1 else None])
+
+
+def _band(band: Sequence[Band], x: Axis, y: Axis, height: int) -> Markup:
+    ends = [(one.at, one.high) for one in band] + [(one.at, one.low) for one in reversed(band)]
+    places = [(10 * x.share(at), height * (1 - y.share(end) / 100)) for at, end in ends]
+    area = tag("polygon", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in places), class_="band")
+    box = f"0 0 1000 {height}"
+    return tag("svg", area, viewBox=box, preserveAspectRatio="none", width="100%", height=height, class_="over")
+
+
+def _share_bars(shares: Sequence[tuple[float, float]], x: Axis, height: int) -> Markup | None:
+    """Return a bar for each share, the largest a quarter of the picture high."""
+    top = max((share for _, share in shares), default=0.0)
+    if top <= 0:
+        return None
+    width = max(100 / (3 * len(shares)), 1.0)
+    return concat(
+        tag(
+            "rect",
+            x=f"{min(max(x.share(at) - width / 2, 0.0), 100 - width):.2f}%",
+            y=f"{height * (1 - max(share, 0.0) / top / 4):.1f}",
+            width=f"{width:.2f}%",
+            height=f"{height * max(share, 0.0) / top / 4:.1f}",
+            class_="share",
+        )
+        for at, share in shares
+    )
 
 
 def _upwards(scale: Axis, height: int) -> Markup:

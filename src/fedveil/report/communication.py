@@ -10,7 +10,7 @@ from typing import Final, Literal
 from fedveil.core.checks import require
 from fedveil.planning.plan import Plan
 from fedveil.report import words
-from fedveil.report.markup import Markup, note, paragraph, section, table
+from fedveil.report.markup import Markup, folded, note, paragraph, table
 from fedveil.report.view import View
 from fedveil.stages.train.settings import CompressionRequest
 from fedveil.sums.coding.packing import message_bytes
@@ -163,7 +163,7 @@ def traffic(view: View) -> Markup | None:
         "bytes, not counted ones: they tell nothing about who took part."
     )
     gap = coded_gap(plan, mine)
-    return section("traffic", "What is sent", paragraph(text), _table(plan, rows, used), *_gap(plan, gap))
+    return folded("traffic", "What is sent", paragraph(text), _table(plan, rows, used), *_gap(plan, gap))
 
 
 def _table(plan: Plan, rows: tuple[Traffic, ...], used: Way) -> Markup:

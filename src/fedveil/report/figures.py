@@ -56,7 +56,7 @@ def write_figures(
     for position, name in enumerate(names, start=1):
         start = time.perf_counter()
         chart = FIGURES[name]()
-        written += [*_save(chart, [out / f"{name}.svg", out / f"{name}.png"])]
+        written += [*save_chart(chart, [out / f"{name}.svg", out / f"{name}.png"])]
         written.append(write_table(chart, out / f"{name}.csv"))
         for path in written[-3:]:
             path.chmod(PUBLIC)
@@ -73,7 +73,8 @@ def _chosen(only: Sequence[str] | None) -> list[str]:
     return [name for name in FIGURES if not only or name in only]
 
 
-def _save(chart: Chart, paths: Sequence[Path]) -> Sequence[Path]:
+def save_chart(chart: Chart, paths: Sequence[Path]) -> Sequence[Path]:
+    """Draw a chart into these files, each as its suffix says."""
     with mpl.rc_context(rc=SETTINGS):
         figure = draw(chart)
         for path in paths:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, final
 
 _EMPTY = {"br", "col", "hr", "img", "input", "link", "meta"}  # HTML elements without an end tag
-_FOREIGN = {"circle", "line", "path", "polyline", "rect", "use"}  # SVG elements that close themselves
+_FOREIGN = {"circle", "line", "path", "polygon", "polyline", "rect", "use"}  # SVG elements that close themselves
 
 
 @final
@@ -104,6 +104,13 @@ def column_page(title: str, heading: Sequence[object], inside: Sequence[object])
 def section(name: str, title: str, *inside: object) -> Markup:
     """Return a section of the page with its heading."""
     return tag("section", tag("h2", title, id=f"{name}-heading"), *inside, id=name, aria_labelledby=f"{name}-heading")
+
+
+def folded(name: str, title: str, *inside: object) -> Markup:
+    """Return a section that a reader unfolds; a link to it unfolds it too, and paper shows it."""
+    heading = tag("summary", tag("h2", title, id=f"{name}-heading"))
+    opened = tag("details", heading, tag("div", *inside, id=name), class_="fold")
+    return tag("section", opened, aria_labelledby=f"{name}-heading")
 
 
 def table(caption: object, heads: Sequence[str], rows: Sequence[Cells], *, numbers: Sequence[int] = ()) -> Markup:

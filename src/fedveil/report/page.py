@@ -12,11 +12,18 @@ from fedveil.report import (
 )
 from fedveil.report.markup import Markup, concat, head, tag
 from fedveil.report.regulator.document import regulator
+from fedveil.report.shapes import shape_section
 from fedveil.report.view import View, view_of
 from fedveil.stages.train.registry import title_of
 
 _CONTENTS = {
     "promise": "The promise",
+    "quality": "How well it does",
+    "shapes": "What it learned",
+    "know": "What to know",
+    "meaning": "What it means",
+    "released": "What is released",
+    "utility": "All scores",
     "observers": "Who is looking",
     "clients": "Client by client",
     "attacked": "Attacked",
@@ -24,7 +31,6 @@ _CONTENTS = {
     "bounds": "How it is proved",
     "curve": "Other deltas",
     "places": "Round by round",
-    "utility": "How well it does",
     "schedule": "How it was trained",
     "traffic": "What is sent",
     "assumptions": "Assumptions",
@@ -44,6 +50,12 @@ def page(view: View) -> str:
     """Return the whole page as HTML."""
     parts = {
         "promise": promise_section.plain_words(view),
+        "quality": run_sections.quality(view),
+        "shapes": shape_section(view.shapes, _raised(view)),
+        "know": promise_section.to_know(view),
+        "meaning": promise_section.meaning(view),
+        "released": promise_section.released(view),
+        "utility": run_sections.utility(view),
         "observers": bound_sections.observers(view),
         "clients": run_sections.clients(view),
         "attacked": audit_sections.attacks(view),
@@ -51,7 +63,6 @@ def page(view: View) -> str:
         "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
         "places": bound_sections.places(view),
-        "utility": run_sections.utility(view),
         "schedule": run_sections.schedule(view),
         "traffic": communication.traffic(view),
         "assumptions": run_sections.assumptions(view),
@@ -72,6 +83,14 @@ def page(view: View) -> str:
         tag("footer", tag("p", f"Written by fedveil {view.version}. This page loads nothing and sends nothing.")),
     ]
     return "<!doctype html>\n" + tag("html", head(_title(view)), tag("body", *body), lang="en") + "\n"
+
+
+def _raised(view: View) -> str:
+    """What a higher score of the model speaks for."""
+    quality = None if view.utility is None else view.utility.quality
+    if quality is not None and len(quality.classes) == 2:
+        return f"“{quality.classes[1].name}”"
+    return "the second class" if view.plan.data.classes == 2 else "a larger number"
 
 
 def _title(view: View) -> str:

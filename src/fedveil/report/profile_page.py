@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from fedveil.certificate.profile import SEES, ProfileCertificate
+from fedveil.certificate.certify import MeasuredCertificate
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Row, rows_chart, squares_chart
 from fedveil.report.markup import Markup, code, column_page, figure, note, paragraph, section, table, tag
@@ -13,7 +13,7 @@ _MOST_WORDS = 8  # of a column, in the table
 _MOST_COLUMNS = 24  # in the picture of correlations
 
 
-def profile_page(profile: Profile, certificate: ProfileCertificate, questions: Sequence[str] = ()) -> str:
+def profile_page(profile: Profile, certificate: MeasuredCertificate, questions: Sequence[str] = ()) -> str:
     """Return the whole page as HTML; ``questions``: what keeps the drafted study from running as it is."""
     parts = [
         _balance(profile),
@@ -123,12 +123,12 @@ def _grid(names: Sequence[str], matrix: Sequence[Sequence[float]], spoken: str) 
     return tag("div", drawn, class_="scrolls", tabindex="0", role="group", aria_label="Correlations, scrolls sideways")
 
 
-def _cost(certificate: ProfileCertificate) -> Markup:
+def _cost(certificate: MeasuredCertificate) -> Markup:
     rows = []
     for one in certificate.guarantees:
         epsilon = finite_or_none(one.answer.epsilon)
         promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", SEES[one.adversary]])
+        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", certificate.sees[one.adversary]])
     words = paragraph(
         "The profile was charged in the ledger of these data, like a run, before anything was measured. Its "
         "certificate is beside this page; ",

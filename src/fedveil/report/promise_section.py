@@ -1,12 +1,13 @@
-"""The first section of the page: the promise in plain words, what it does not say, and what is released."""
+"""The top of the page: the promise in plain words, what to know about it, and what is released."""
 
 import math
 
 from fedveil.report import words
 from fedveil.report.charts import hundred, legend
-from fedveil.report.markup import Markup, badge, code, concat, figure, note, paragraph, section, table, tag
-from fedveil.report.view import Observer, View
+from fedveil.report.markup import Markup, badge, code, concat, figure, folded, note, paragraph, section, table, tag
+from fedveil.report.view import Observer, ReleasedItem, View
 
+_RELEASED = ("What", "File", "Promise", "Remark")
 _POWER = Markup("e<sup>ε</sup>")
 _EXACT = concat(
     [
@@ -59,11 +60,30 @@ def _why(view: View) -> str:
 def plain_words(view: View) -> Markup:
     """Return the certificate in plain words."""
     seen = view.target
-    warned = [note(text, kind="warning") for text in view.plan.warnings]
-    parts = [_headline(view, seen), _key_numbers(view, seen), *warned]
+    parts = [_headline(view, seen), _key_numbers(view, seen)]
     if seen.epsilon is not None:
-        parts += [_dots(view, seen, seen.epsilon), _meaning(view, seen, seen.epsilon), _limits(view)]
-    return section("promise", "The promise in plain words", *parts, _leaves(view))
+        parts.append(_dots(view, seen, seen.epsilon))
+    return section("promise", "The promise in plain words", *parts)
+
+
+def to_know(view: View) -> Markup:
+    """Return what a reader must know before relying on the promise, and what is released."""
+    seen = view.target
+    warned = [note(text, kind="warning") for text in view.plan.warnings]
+    return section("know", "What to know", *warned, None if seen.epsilon is None else _limits(view))
+
+
+def released(view: View) -> Markup:
+    """Return everything that is released, and whether the promise covers it, to unfold."""
+    return folded("released", "What is released", _leaves(view))
+
+
+def meaning(view: View) -> Markup | None:
+    """Return what the promise means in other words, to unfold; None where nothing is promised."""
+    seen = view.target
+    if seen.epsilon is None:
+        return None
+    return folded("meaning", "What the promise means", _meaning(view, seen, seen.epsilon))
 
 
 def _headline(view: View, seen: Observer) -> Markup:
@@ -77,15 +97,24 @@ def _headline(view: View, seen: Observer) -> Markup:
 def _key_numbers(view: View, seen: Observer) -> Markup:
     target, unit = view.plan.target, view.plan.target.unit
     met = seen.epsilon is not None and seen.epsilon <= target.epsilon
-    asked = [f"at most {words.nearest(target.epsilon, 12)} ", badge("met", "good") if met else badge("not met", "bad")]
-    rows: list[tuple[str, object, str]] = [
-        ("Epsilon (ε)", words.epsilon_text(seen.epsilon), "the privacy loss: smaller is better, 0 is perfect"),
+    asked = f"the privacy loss, smaller is better; asked for: at most {words.nearest(target.epsilon, 12)} "
+    state = badge("met", "good") if met else badge("not met", "bad")
+    rows: list[tuple[str, object, object]] = [
+        ("Epsilon (ε)", words.epsilon_text(seen.epsilon), [asked, state]),
         ("Delta (δ)", words.nearest(seen.delta, 12), f"how often it may fail: {words.one_in(seen.delta)}"),
         ("Protected", f"one {unit}", "a client is one data holder" if unit == "client" else "one row of the data"),
-        ("Asked for", asked, "the epsilon that the plan set out to meet"),
+        _all_runs(view, seen),
     ]
     tiles = [tag("div", tag("dt", name), tag("dd", value), tag("dd", why, class_="why")) for name, value, why in rows]
     return tag("dl", tiles, class_="tiles")
+
+
+def _all_runs(view: View, seen: Observer) -> tuple[str, object, str]:
+    """The total of the data set beside the run's own epsilon."""
+    runs, totals = view.data_set
+    total = next((epsilon for adversary, epsilon, _ in totals if adversary == seen.adversary), seen.epsilon)
+    why = "the only run on these data so far" if runs == 1 else f"all {runs:,} runs on these data together"
+    return "Data set so far", words.epsilon_text(total), why
 
 
 def _dots(view: View, seen: Observer, epsilon: float) -> Markup:
@@ -125,19 +154,24 @@ def _meaning(view: View, seen: Observer, epsilon: float) -> Markup:
     }
     listed = tag("ul", [tag("li", tag("strong", name), " ", text) for name, text in items.items()])
     details = tag("details", tag("summary", "The exact statements"), paragraph(_EXACT))
-    return concat([tag("h3", "What that means"), listed, details])
+    return concat([listed, details])
 
 
 def _limits(view: View) -> Markup:
     items = [
         words.group(view.plan.target.unit),
-        "What the records have in common is learned: that is the purpose. If the model shows that a habit makes ill, "
+        "The model learns what the records have in common: that is its purpose. If it shows that a habit makes ill, "
         "this concerns everybody with the habit, whether or not their record was used.",
-        "Other releases about the same records (another run, a chart, a statistic) add to the loss. The ledger of the "
-        "data set keeps count of the runs that are entered in it, and of nothing else.",
-        "It stands on the assumptions listed below; some of them no program can enforce.",
+        "Every other release about the same records (another run, a chart, a statistic) adds to the loss. The ledger "
+        "counts the runs that are entered in it, and nothing else.",
+        "The promise rests on assumptions, listed below. A person answers for those that no program can enforce.",
+        *(f"Not covered: {row.what} ({row.file}){f': {row.note}' if row.note else ''}." for row in _uncovered(view)),
     ]
-    return concat([tag("h3", "What it does not say"), tag("ul", [tag("li", item) for item in items])])
+    return tag("ul", [tag("li", item) for item in items])
+
+
+def _uncovered(view: View) -> list[ReleasedItem]:
+    return [row for row in view.released if not (row.covered and view.private)]
 
 
 def _leaves(view: View) -> Markup:
@@ -147,5 +181,4 @@ def _leaves(view: View) -> Markup:
         return badge("not covered", "bad")
 
     rows = [(row.what, code(row.file), mark(row.covered), row.note or "–") for row in view.released]
-    caption = "Everything that leaves, and whether the promise is about it"
-    return concat([tag("h3", "What is released"), table(caption, ("What", "File", "Promise", "Remark"), rows)])
+    return table("Everything that is released, and whether the promise covers it", _RELEASED, rows)

@@ -5,6 +5,7 @@ from fedveil.report.charts import Axis, Line, lines_chart
 from fedveil.report.markup import Markup, concat, figure, note, paragraph, table, tag
 from fedveil.report.quality import ByClass, Estimate, Pair, PrivateEvaluation, Quality
 
+_FIRST = 2  # metrics on the first page
 _MOST = 20  # classes whose confusion is shown as a table
 
 
@@ -71,6 +72,16 @@ def calibration(quality: Quality | None) -> Markup | None:
     chart = lines_chart("calibration", "Calibration", said, lines, x=unit, y=unit, names=names)
     caption = "Dots on the thin diagonal are probabilities that can be taken at their word."
     return concat([tag("h3", "Can its probabilities be trusted?"), paragraph(text), figure(chart, caption, data)])
+
+
+def counted_summary(evaluation: PrivateEvaluation) -> tuple[Markup | None, ...]:
+    """Return what noisy counts say in short: the first metrics, each with its interval."""
+    counted = "clients" if evaluation.unit == "client" else f"{evaluation.on} records"
+    text = f"Measured privately on {evaluation.units:,} {counted}, within the promise; intervals hold the noise too."
+    rows = [(one.name, _estimate_text(one.value), ends_text(one)) for one in evaluation.estimates[:_FIRST]]
+    data = table("The main scores", ("", "estimate", "95% interval"), rows, numbers=(1, 2))
+    unclear = None if evaluation.unclear is None else note(evaluation.unclear, kind="warning")
+    return paragraph(text), unclear, data
 
 
 def counted_parts(evaluation: PrivateEvaluation) -> tuple[Markup | None, ...]:

@@ -18,6 +18,7 @@ from fedveil.report.markup import (
     code,
     concat,
     figure,
+    folded,
     folded_numbers,
     note,
     paragraph,
@@ -25,7 +26,7 @@ from fedveil.report.markup import (
     table,
     tag,
 )
-from fedveil.report.quality_sections import counted_parts
+from fedveil.report.quality_sections import counted_parts, counted_summary
 from fedveil.report.view import Schedule, Score, Utility, View
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.prepare.words import fact_rows
@@ -48,20 +49,31 @@ _METRICS = {
     "deviance": "Poisson deviance",
     "concordance": "concordance index",
 }
+_UNSIGNED = (
+    "Nobody signed the certificate, so whoever rewrites all records can forge it: compare the plan's hash with the "
+    "data holder's."
+)
 
 
-def utility(view: View) -> Markup:
-    """Return the section about how well the model does."""
-    measured = view.utility
+_UNMEASURED = (
+    "Nobody knows: no records were held out. Add [data.held_out] to the study, or measure the model on other records "
+    "with fedveil evaluate."
+)
+
+
+def quality(view: View) -> Markup:
+    """Return how well the model does, in a sentence and a picture."""
+    title, measured = "How well the model does", view.utility
     if measured is None:
         if view.counted is not None:
-            return section("utility", "How well the model does", *counted_parts(view.counted))
-        text = "No test records were set aside, so nothing is said about how well the model does."
+            return section("quality", title, *counted_summary(view.counted))
+        text = _UNMEASURED
         if view.plan.held_out.private and not view.plan.selection:
             text = (
-                f"{view.plan.held_out.records:,} held-out records were not declared public: nothing is said about them."
+                f"{view.plan.held_out.records:,} held-out records were not declared public: nothing is said about "
+                "them. Measure the model on them privately with fedveil evaluate."
             )
-        return section("utility", "How well the model does", paragraph(text))
+        return section("quality", title, paragraph(text))
     if measured.public:
         source = paragraph(f"Measured on {measured.records:,} test records that were declared public.")
     else:
@@ -71,10 +83,24 @@ def utility(view: View) -> Markup:
     main = next((key for key in ("accuracy", "mae", "loss") if key in measured.scores[0].values), None)
     chart = None if main is None else _bars(measured, main)
     useless = None if measured.useless is None else note(measured.useless, kind="warning")
-    parts = (useless, _summary(measured), chart, _score_table(measured), quality_sections.by_class(measured.quality))
-    more = quality_sections.calibration(measured.quality)
+    return section("quality", title, useless, source, _summary(measured), chart)
+
+
+def utility(view: View) -> Markup | None:
+    """Return all scores, class by class and client by client, to unfold; None where nothing was measured."""
+    measured = view.utility
+    if measured is None:
+        return None if view.counted is None else folded("utility", "All scores", *counted_parts(view.counted))
     counted = () if view.counted is None else counted_parts(view.counted)
-    return section("utility", "How well the model does", source, *parts, more, _clients(measured), *counted)
+    return folded(
+        "utility",
+        "All scores",
+        _score_table(measured),
+        quality_sections.by_class(measured.quality),
+        quality_sections.calibration(measured.quality),
+        _clients(measured),
+        *counted,
+    )
 
 
 def _bars(measured: Utility, metric: str) -> Markup:
@@ -169,12 +195,12 @@ def _client_text(measured: Utility, value: float) -> str:
 
 def schedule(view: View) -> Markup:
     """Return the section about how the model was trained."""
-    plan, planned = view.plan, view.schedule
+    plan, planned = view.plan, view.proof.schedule
     if planned is None:
         kind = plan.method.kind
         text = f"By {title_of(kind)}, as the plan says:"
         facts = [*_facts(plan), *facts_of(plan.method, plan.setup), ("grid of the noise", f"2^{plan.grid}")]
-        return section("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
+        return folded("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
     run, unit = plan.run, plan.target.unit
     facts = [
         *_facts(plan),
@@ -194,7 +220,7 @@ def schedule(view: View) -> Markup:
     else:
         facts += [(label, words.nearest(values[0])) for _, label, values in series]
     facts_table = table("The plan", ("what", "value"), facts)
-    return section("schedule", "How it was trained", paragraph(_dealt(view)), *panels, facts_table)
+    return folded("schedule", "How it was trained", paragraph(_dealt(view)), *panels, facts_table)
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
@@ -225,7 +251,8 @@ def _trust_text(trust: Trust) -> str:
     """Whom the clients trust with their sums, in words."""
     keys = {None: "", "clients": ", the clients hold the key", "third-party": ", a third party holds the key"}
     spare = f"; a round tolerates {trust.dropouts:,} missing and {trust.colluders:,} colluding clients"
-    more = {"central": " with every update", "shares": f"{keys[trust.key_holder]}{spare}"}
+    shared = f"{keys[trust.key_holder]}{spare}"
+    more = {"central": " with every update", "shares": shared, "local": f"{shared}; each adds all of its noise"}
     return f"{trust.server}{more[trust.noise]}"
 
 
@@ -304,7 +331,7 @@ def assumptions(view: View) -> Markup:
     caption = "Every assumption, and which observers' promises need it"
     heads = ("Assumption", "In this run", "Kept by", "Needed against")
     intro = paragraph(text, badge("declared", "warn"), last)
-    return section("assumptions", "What the promise rests on", intro, table(caption, heads, rows))
+    return folded("assumptions", "What the promise rests on", intro, table(caption, heads, rows))
 
 
 def is_declared(row: Assumption) -> bool:
@@ -332,19 +359,17 @@ def checking(view: View) -> Markup:
                 "Work the certificate out again from the run's records (no data, no training code), and compare:",
                 tag("pre", code("fedveil certify DIR")),
                 "where DIR is the folder that holds this page. It says whether every number agrees, and refuses "
-                "records that do not agree with each other. "
-                + ("" if view.signer else "Nobody signed the certificate, so who rewrites all records can forge them: ")
-                + ("" if view.signer else "compare the plan's hash with the data holder's."),
+                "records that do not agree with each other. " + ("" if view.signed.signer else _UNSIGNED),
             ]
         )
     ]
-    if view.signer is not None:
-        state = "fits this certificate" if view.fits else "does NOT fit this certificate, which was changed since"
+    if view.signed.signer is not None:
+        state = "is valid" if view.signed.valid else "is NOT valid: the certificate was changed since"
         steps.append(
             concat(
                 [
                     f"Check who signed. The signature {state}. It names the key ",
-                    code(view.signer),
+                    code(view.signed.signer),
                     ", and whose key that is only its owner can say. With the public key that the signer gave you:",
                     tag("pre", code("fedveil certify DIR --signer KEY.pub")),
                 ]
@@ -359,10 +384,10 @@ def checking(view: View) -> Markup:
         ("run", code(view.run)),
         ("plan (SHA-256)", code(view.plan_hash)),
         *([("model.npz (SHA-256)", code(digest))] if digest is not None else []),
-        ("signed by", code(view.signer) if view.signer and view.fits else "nobody"),
+        ("signed by", code(view.signed.signer) if view.signed.signer and view.signed.valid else "nobody"),
     ]
     facts = table("What this page is about", ("what", "value"), rows)
-    return section("checking", "Check it yourself", tag("ol", [tag("li", step) for step in steps]), facts)
+    return folded("checking", "Check it yourself", tag("ol", [tag("li", step) for step in steps]), facts)
 
 
 _MOST_BARS = 16
@@ -380,7 +405,7 @@ def clients(view: View) -> Markup | None:
         f"at delta {delta}, against the same observer."
     )
     ordered = sorted(view.clients, key=lambda row: (row[1] is not None, -(row[1] or 0.0), row[0]))
-    return section("clients", "Client by client", intro, _extremes(ordered), _drawing(ordered))
+    return folded("clients", "Client by client", intro, _extremes(ordered), _drawing(ordered))
 
 
 def _extremes(ordered: list[tuple[int, float | None]]) -> Markup | None:

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.certificate.certify import SEES as RUN_SEES
-from fedveil.certificate.certify import Certificate
-from fedveil.certificate.synthesis import SEES, SynthesisCertificate
-from fedveil.privacy.guarantee import Adversary, finite_or_none
+from fedveil.certificate.certify import Certificate, MeasuredCertificate
+from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Greys, Row, legend, rows_chart, small_bars, squares_chart, strip
 from fedveil.report.markup import Markup, code, column_page, figure, note, paragraph, section, table, tag
 from fedveil.stages.synthesise.cells import DateCells, NumberCells
@@ -23,7 +21,7 @@ _MOST_COLUMNS = 24  # in a picture
 
 
 def synthesis_page(
-    generator: Generator, certificate: SynthesisCertificate, quality: Mapping[str, Any] | None = None
+    generator: Generator, certificate: MeasuredCertificate, quality: Mapping[str, Any] | None = None
 ) -> str:
     """Return the whole page as HTML; ``quality``: how rows compare with public records, where there are any."""
     target = certificate.plan.target
@@ -32,7 +30,7 @@ def synthesis_page(
         f"{target.delta:g} for one {target.unit} ({target.neighbours}). Rows drawn from it cost nothing more."
     )
     heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", generator.name), tag("p", facts)]
-    parts: list[Markup | None] = [_cost(certificate), _columns(generator), _pairs(generator)]
+    parts: list[Markup | None] = [cost_section(certificate), _columns(generator), _pairs(generator)]
     if quality is None:
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))
@@ -52,17 +50,13 @@ def synthesis_page(
     return column_page(f"Synthetic data: {generator.name}", heading, parts)
 
 
-def _cost(certificate: SynthesisCertificate) -> Markup:
-    return cost_section(certificate, SEES)
-
-
-def cost_section(certificate: SynthesisCertificate | Certificate, sees: Mapping[Adversary, str]) -> Markup:
+def cost_section(certificate: MeasuredCertificate | Certificate) -> Markup:
     """Return what each observer learns at most, from this and from all runs on the data, and whom the clients trust."""
     rows, total, plan = [], certificate.data_set, certificate.plan
     for one in certificate.guarantees:
         epsilon = finite_or_none(one.answer.epsilon)
         promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", sees[one.adversary]])
+        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", certificate.sees[one.adversary]])
     words = paragraph(
         "It was charged once in the ledger of these data, before anything was measured. ",
         code("fedveil certify"),
@@ -214,7 +208,7 @@ def deep_page(
         f"({plan.target.neighbours}). Rows drawn from it cost nothing more."
     )
     heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", name), tag("p", facts)]
-    parts: list[Markup | None] = [cost_section(certificate, RUN_SEES), _pictures(albums)]
+    parts: list[Markup | None] = [cost_section(certificate), _pictures(albums)]
     if quality is None:
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))

@@ -27,6 +27,7 @@ from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
 from fedveil.report.quality import PrivateEvaluation, Quality, answer_name, counted_of, intervals_of, quality_of
+from fedveil.report.shapes import Shape, shapes_in
 from fedveil.signing.signature import signature_in
 
 _MOST_POINTS = 120  # most points of a schedule's lines
@@ -101,15 +102,34 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """How the numbers come about. ``places``, ``schedule`` and ``alone`` are of hidden runs only.
+
+    ``alone``: what secret sampling gives at the noise of a hidden run when every model is seen.
+    """
+
+    curves: tuple[Curve, ...]
+    places: Places | None = None
+    schedule: Schedule | None = None
+    alone: SeenByAll | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The fingerprint of the key that signed the certificate, if one did, and whether its signature is valid."""
+
+    signer: str | None = None
+    valid: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """One run, ready to be shown.
 
-    ``places`` and ``schedule`` are for hidden runs only; ``clients``: each client's own epsilon (None: no guarantee),
-    if the method gives clients different ones; ``audit``: what attacks found, if the run was attacked; ``signer``: the
-    fingerprint of the key in the certificate's signature; ``fits``: whether the signature is valid; ``alone``: what
-    secret sampling gives at the noise of a hidden run when every model is seen; ``counted``: a private evaluation;
-    ``data_set``: how many runs the ledger of the data had when this one ended, and their total (observer, epsilon,
-    delta), where there are others.
+    ``clients``: each client's own epsilon (None: no guarantee), if the method gives clients different ones; ``audit``:
+    what attacks achieved, if the run was attacked; ``counted``: a private evaluation; ``shapes``: what each column adds
+    to the score, the most important first; ``data_set``: how many runs the ledger of the data had when this one ended,
+    and their total (observer, epsilon, delta), where there are others.
     """
 
     plan: Plan
@@ -119,16 +139,13 @@ class View:
     private: bool
     observers: tuple[Observer, ...]
     released: tuple[ReleasedItem, ...]
-    curves: tuple[Curve, ...]
-    places: Places | None
+    proof: Proof
     utility: Utility | None
-    schedule: Schedule | None
     clients: tuple[tuple[int, float | None], ...] = ()
     audit: AuditView | None = None
-    signer: str | None = None
-    fits: bool = False
-    alone: SeenByAll | None = None
+    signed: Signed = Signed()
     counted: PrivateEvaluation | None = None
+    shapes: tuple[Shape, ...] = ()
     data_set: tuple[int, tuple[tuple[str, float | None, float], ...]] = (1, ())
 
     @property
@@ -193,20 +210,24 @@ def view_of(folder: Path) -> View:
         private=private is True,  # in doubt, "not private"
         observers=observers,
         released=released,
-        curves=tuple(
-            curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon))
-            for seen in _curve_observers(plan, observers)
+        proof=Proof(
+            curves=tuple(
+                curve_of(plan, seen.adversary, seen.bounds, (seen.delta, seen.epsilon))
+                for seen in _curve_observers(plan, observers)
+            ),
+            places=places_of(plan) if hidden and final and not plan.measured else None,
+            schedule=_schedule(plan) if hidden else None,
+            alone=every_model_seen(plan) if hidden and final else None,
         ),
-        places=places_of(plan) if hidden and final and not plan.measured else None,
         counted=counted,
+        shapes=shapes_in(folder, plan),
         data_set=data_set,
         utility=utility,
-        schedule=_schedule(plan) if hidden else None,
         clients=clients,
         audit=_audit(folder / AUDIT, stated, named["run"]),
-        signer=None if signature is None else signature.signer.fingerprint,
-        fits=signature is not None and signature.fits((folder / "certificate.json").read_bytes()),
-        alone=every_model_seen(plan) if hidden and final else None,
+        signed=Signed()
+        if signature is None
+        else Signed(signature.signer.fingerprint, signature.fits((folder / "certificate.json").read_bytes())),
         **named,
     )
 

@@ -37,13 +37,15 @@ class Noising:
 
     ``whole``: all of a turn's noise, where one party draws it. ``share``: the deviation of one client's share, where
     the clients do; 0 where each client's numbers carry their own noise already. ``size``: how many numbers a turn's sum
-    has. ``label``: the address of a client's share, and its index there.
+    has. ``label``: the address of a client's share, and its index there. ``draw``: a client's share itself, where that
+    depends on its shares of earlier turns.
     """
 
     whole: Callable[[int], Whole | Vector]
     share: Callable[[int], float]
     size: Callable[[int], int]
     label: Callable[[int, int], tuple[str, int]] = lambda turn, client: (f"share {client}", turn)
+    draw: Callable[[int, int], Whole] | None = None
 
 
 def nobody_fails(turn: int, client: int) -> bool:
@@ -78,7 +80,9 @@ def noised(parts: Mapping[int, Whole], noising: Noising, turn: int, entropy: Ent
         require(part.size <= size, "A contribution", f"have at most {size} numbers", part.size)
         sent = np.zeros(size, dtype=np.int64)
         sent[: part.size] = part
-        if steps != 0:  # also for a share that is no number, which the sampler refuses
+        if noising.draw is not None:
+            sent += noising.draw(turn, client)
+        elif steps != 0:  # also for a share that is no number, which the sampler refuses
             sent += rounded_normal(entropy.stream(*noising.label(turn, client)), steps, size)
         found[client] = sent
     return found

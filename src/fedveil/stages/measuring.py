@@ -21,8 +21,7 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.adding import Adder, Fails, Noising, nobody_fails, plain_sum, share_deviation
 from fedveil.stages.protocol import Away, Memory, nobody
-from fedveil.stages.sums import ALL, STEPS, Measurement
-from fedveil.stages.units import Sums, by_client, whole_client
+from fedveil.stages.sums import ALL, STEPS, Measurement, Sums, by_client, whole_client
 from fedveil.sums.seam import Summing, Whole
 from fedveil.wire.content import Content
 

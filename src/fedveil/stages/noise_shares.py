@@ -47,9 +47,11 @@ def check_cohorts(cohorts: Sequence[int], trust: Trust) -> None:
 
 
 def check_punctual(trust: Trust, kind: str) -> None:
-    """Refuse patience for an algorithm whose updates carry only a share of the noise they need."""
-    hint = "Only updates that carry all of their noise may come late."
+    """Refuse patience for an algorithm whose rounds need all of their clients at once, and noise that is not shared."""
+    hint = "Its rounds need the answers of their own clients."
     require(trust.patience is None, "trust.patience", f"be left out for {kind}", trust.patience, hint)
+    hint = "Only the updates of dpsgd can each carry all the noise that they need."
+    require(trust.noise != "local", "trust.noise", f"be shares for {kind}", trust.noise, hint)
 
 
 def check_range(noise: Vector, cohorts: Sequence[int], trust: Trust, exponent: int, most: Vector, each: Vector) -> None:

@@ -10,7 +10,10 @@ from fedveil.stages.sums import NoisySums
 
 
 class Stage(Protocol):
-    """``name``: what people call it; ``turns``: the most sums that it asks for; ``served``: if somebody adds up."""
+    """``name``: what people call it; ``turns``: the most sums that it asks for; ``served``: if somebody adds up.
+
+    ``sums``: the noisy sums of a stage that is these and nothing else; none for one that trains.
+    """
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -18,6 +21,8 @@ class Stage(Protocol):
     def turns(self) -> int: ...  # noqa: D102
     @property
     def served(self) -> bool: ...  # noqa: D102
+    @property
+    def sums(self) -> NoisySums: ...  # noqa: D102
 
     def size(self, turn: int) -> int:
         """Return how many numbers the sum of a turn has."""

@@ -7,20 +7,52 @@ training. Proofs: docs/theory/preparation.md.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+import numpy as np
+
 from fedveil.core.checks import require
 from fedveil.core.tables import known
-from fedveil.core.values import number, whole
+from fedveil.core.values import Indices, number, whole
 from fedveil.data.records import DataShape
 from fedveil.privacy.guarantee import Adversary, Neighbours
 from fedveil.privacy.mechanism import Gaussian
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
+from fedveil.sums.seam import Whole
 from fedveil.theory.grid import SAMPLER_DISTANCE, log_aliasing
 from fedveil.theory.neighbours import SAFE
+
+Sums = Callable[[Indices], Whole]  # the sum of the contributions of these rows
+
+
+def root_up(count: int) -> float:
+    """The least float that is surely not below the root of a whole number."""
+    found = math.sqrt(count)
+    return found if found == int(found) else math.nextafter(found, math.inf)
+
+
+def whole_client(add_up: Sums) -> Sums:
+    """The mean of a client's contributions, cut toward zero, in place of their sum."""
+
+    def mean(rows: Indices) -> Whole:
+        total = add_up(rows)
+        return np.asarray(np.sign(total) * (np.abs(total) // max(rows.size, 1)), dtype=np.int64)
+
+    return mean
+
+
+def by_client(owner: Indices, clients: int, present: Indices) -> Iterator[Indices]:
+    """The rows of each client in turn, blank ones left out."""
+    order = present[np.argsort(owner[present], kind="stable")]
+    ends = np.cumsum(np.bincount(owner[present], minlength=clients))
+    start = 0
+    for end in ends.tolist():
+        yield order[start:end]
+        start = end
+
 
 FILE: Final = "preparation.json"  # what was learned, beside the model
 STEPS: Final = 2**20  # grid steps in one unit of every measurement
@@ -30,6 +62,7 @@ NAMES: Final = (
     "classes",
     "means",
     "spreads",
+    "cells",
     "moments",
 )  # in the order in which they are measured
 EVALUATED: Final = ("places", "scores")  # those of an evaluation, after training (fedveil.stages.evaluate)
@@ -37,7 +70,7 @@ ERRORS: Final = ("errors",)  # that of a model of a number, in their place
 COUNTED: Final = ("ones", "pairs", "cliques")  # tables of counts, from which a generator is made (synthesis)
 SYNTHESISED: Final = ("ranges", "categories", *COUNTED)
 # the place of a name says which round of sums it is, so new ones go last
-ALL: Final = NAMES + EVALUATED + ERRORS + COUNTED
+ALL: Final = (*(name for name in NAMES if name != "cells"), *EVALUATED, *ERRORS, *COUNTED, "cells")
 _MOST_SIZE = 10**12
 _LARGEST = 2.0**20  # of a bound
 _ROOM = 2.0**62  # grid steps that a sum may have, so that 64 bits hold it with its noise

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedveil.core.files import read_file
 from fedveil.ledger import Ledger
-from fedveil.ledger.composition import charged
+from fedveil.ledger.costs import charged
 from fedveil.ledger.odometer import ObserverRow, observers, runs_of
 from fedveil.ledger.place import default_place
 from fedveil.privacy.guarantee import finite_or_none

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.certificate.assumptions import Assumption, assumptions
-from fedveil.certificate.certify import SEES, certify_written
+from fedveil.certificate.certify import certify_written
+from fedveil.certificate.stage_words import SEES
 from fedveil.core.checks import require
 from fedveil.core.errors import CannotCertify
 from fedveil.core.files import PUBLIC, read_file, write_atomically

@@ -15,9 +15,9 @@ def columns(data: str, root: str) -> dict[str, Any]:
     return {
         "columns": dict(drafted.kinds),
         "records": drafted.records,
-        "target": str(draft.target),
-        "left_out": dict(draft.unused),
-        "doubtful": [*draft.mixed, *draft.unsettled, *draft.identifiers],
+        "target": str(draft.target.column),
+        "left_out": dict(draft.columns.unused),
+        "doubtful": [*draft.columns.mixed, *draft.columns.unsettled, *draft.columns.identifiers],
     }
 
 

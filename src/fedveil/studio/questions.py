@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedveil.accounting.sampling_alone import bought
-from fedveil.certificate.certify import SEES
+from fedveil.certificate.stage_words import SEES
 from fedveil.core.errors import FedveilError
 from fedveil.core.tables import read_tables
 from fedveil.data.load import Loaded
-from fedveil.engine.conduct import planned_rows
-from fedveil.engine.preparing import planned_columns
+from fedveil.engine.study import planned_for
 from fedveil.jobs.local import open_any_study
 from fedveil.planning.design import Planned
 from fedveil.planning.plan import Plan
@@ -73,7 +72,7 @@ def plan(
 def planned_study(study: Study) -> tuple[Planned, Loaded | Unprepared]:
     """Return the plan of a study, and its data; they are read anew only if they have changed."""
     loaded = _data_of(study)
-    made = planned_columns(study, loaded) if isinstance(loaded, Unprepared) else planned_rows(study, loaded)
+    made = planned_for(study, loaded)
     return made, loaded
 
 

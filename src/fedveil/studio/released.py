@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from fedveil.certificate.certify import SEES, certify_written
+from fedveil.certificate.certify import certify_written
+from fedveil.certificate.stage_words import SEES
 from fedveil.core.errors import CannotCertify
 from fedveil.engine.ending import written_metrics
 from fedveil.models.metrics import no_better

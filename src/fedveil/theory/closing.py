@@ -75,12 +75,27 @@ def _size(shape: Shape, after: int, inside: int) -> int:
     return inside if inside < 1.6 * wished else wished
 
 
-def check_plan(parts: Sequence[Part], count: int) -> None:
-    """Refuse a plan that leaves a victim out, counts one twice, or uses a round's noise twice."""
+def extended(parts: Sequence[Part], further: int) -> list[Part]:
+    """Return the plan of a run that goes on without the victim: the last part closes over the further noise too."""
+    return [*parts[:-1], parts[-1]._replace(closes=parts[-1].closes + further)]
+
+
+def shortened(parts: Sequence[Part], count: int) -> list[Part]:
+    """Return a plan of a longer run for victims of the first ``count`` rounds; the last of them closes to the end."""
+    kept = [part._replace(last=min(part.last, count)) for part in parts if part.first < count]
+    return [*kept[:-1], kept[-1]._replace(closes=parts[-1].closes)]
+
+
+def check_plan(parts: Sequence[Part], count: int, further: int = 0) -> None:
+    """Refuse a plan that leaves a victim out, counts one twice, or uses a round's noise twice.
+
+    Victims are the first ``count`` rounds; the noise of ``further`` rounds after them may close gaps as well.
+    """
     victims = np.zeros(count, dtype=np.int64)
-    noise = np.zeros(count, dtype=np.int64)
+    noise = np.zeros(count + further, dtype=np.int64)
     for part in parts:
-        right = 0 <= part.first < part.last <= part.closes <= count and 0 <= part.opens < part.closes
+        right = 0 <= part.first < part.last <= count and part.last <= part.closes <= count + further
+        right = right and 0 <= part.opens < part.closes
         require(right, "Part", "close every gap at or after its round", part)
         victims[part.first : part.last] += 1
         noise[part.opens : part.closes] += 1

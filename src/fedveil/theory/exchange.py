@@ -18,8 +18,8 @@ from scipy.special import ndtr
 
 from fedveil.core.values import Vector
 from fedveil.theory.allocation import AllocationLaw, Summand, Summands, wrapped
+from fedveil.theory.convolution import minimum
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw, law_of_profile
-from fedveil.theory.quick_window import quick_window
 
 _CELLS = 3000  # of the normal variable, for each summand
 _FINE, _ROUGH = 6e-5, 8e-4  # the variance that rounding may add, relative; where many epsilons are asked for
@@ -36,7 +36,12 @@ _TRIES = 6  # on the fine grid, from where the rough one points to
 _COARSENINGS = 12
 _LONGEST, _SHORT = 1 << 19, 1 << 16  # points of the circle; where only a place to look at is wanted
 _UNIT = 2.0**-52
+_SLACK = 0.01  # of delta that roundings may be before the sum is tilted
+_OUTSIDE = -32.0  # logarithm of what may lie outside the circle of a tilted sum
 
+_ATOMS = 250  # points of a summand that are told apart when the window of a sum is sought
+
+_Atoms = tuple[NDArray[np.intp], Vector, int]  # places in rising order, their masses, and the number of such summands
 _Place = tuple[float, float]  # an epsilon, and by how much the logarithm of delta exceeds what it should be
 
 
@@ -106,7 +111,47 @@ def _convolved(summands: Summands, gamma: float, step: float, tail: float, longe
     first = min(max(-offset - low, 0), size)  # from where on the difference is positive
     values = step * np.arange(low + first + offset, low + size + offset, dtype=np.float64)
     positive = float(np.sum(total[first:] * values)) * (1 + 1e-12)
-    return positive + lost + outside + math.expm1(rounding) * largest
+    slack = outside + math.expm1(rounding) * largest
+    if slack > _SLACK * positive:  # delta is so small that roundings count: make them relative
+        return min(positive + slack, _tilted(pieces, offset, step, longest)) + lost
+    return positive + lost + slack
+
+
+def _tilted(pieces: list[tuple[Vector, int]], offset: int, step: float, longest: int) -> float:
+    r"""Return the mean of the positive part with roundings relative to it: $E X_+ = e^K \tilde E[e^{-\theta X} X_+]$.
+
+    The sum is tilted to where it is positive. What is rounded or lies outside the circle has weight $x e^{-\theta x}$,
+    at most $1/(e \theta)$. Infinite if no tilt helps.
+    """
+    sparse = [(np.flatnonzero(mass > 0), np.log(mass[mass > 0]), count) for mass, count in pieces]
+
+    def log_moment(theta: float) -> float:
+        return theta * offset + sum(n * float(np.logaddexp.reduce(logs + theta * at)) for at, logs, n in sparse)
+
+    most = 60.0 / max(int(at[-1]) for at, _, _ in sparse)
+    theta, log_scale = minimum(log_moment, 0.0, most)
+    if not theta > 0:
+        return math.inf
+    tilted = []
+    for (mass, count), (at, logs, _) in zip(pieces, sparse, strict=True):
+        weights = np.exp(logs + theta * at - float(np.logaddexp.reduce(logs + theta * at)))
+        moved = np.zeros_like(mass)
+        moved[at] = weights
+        tilted.append((moved, count))
+    low, high = quick_window(tilted, _OUTSIDE)
+    size = next_fast_len(max(high - low + 1, 64), real=True)
+    if size > longest:
+        return math.inf
+    spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
+    for moved, count in tilted:
+        spectrum *= _power(rfft(wrapped(moved, size)), count)
+    total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
+    number = sum(count for _, count in pieces)
+    rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * float(np.sum(total * total)), 1.0))
+    values = np.maximum(np.arange(low + offset, low + offset + size, dtype=np.float64), 0.0)
+    inside = float(np.sum(total * values * np.exp(-theta * values)))
+    slack = (2 * math.exp(_OUTSIDE) + math.expm1(rounding)) / (math.e * theta)
+    return step * math.exp(min(log_scale, 0.0)) * (inside + slack) * (1 + 1e-9)
 
 
 def _power(base: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
@@ -265,3 +310,41 @@ def _profiled(law: AllocationLaw) -> FiniteLaw:
             fall = math.log(max(deltas[-2], 1e-300) / max(deltas[-1], 1e-300)) / (epsilons[-1] - epsilons[-2])
             step = min(_GROWTH * step, max(_FALL / max(fall, 1e-9), 0.5 * _STEP * deviation))
     return law_of_profile(np.array(epsilons), np.array(deltas))
+
+
+def quick_window(pieces: list[tuple[Vector, int]], log_outside: float) -> tuple[int, int]:
+    """Return a grid range outside which the sum has at most ``exp(log_outside)`` on either side, by Chernoff.
+
+    The same bound as :func:`~fedveil.theory.allocation.likely_window`, which tells every grid point apart; here
+    neighbouring points are put together first, each time where they count for more, so it is valid and hardly wider.
+    ``pieces``: the masses of a summand at the grid points 0, 1, ..., and the number of summands that are like it.
+    """
+    sparse = [(np.flatnonzero(mass > 0), mass[mass > 0], count) for mass, count in pieces]
+    left: list[_Atoms] = []
+    right: list[_Atoms] = []
+    mean, spread = 0.0, 0.0
+    for at, mass, count in sparse:
+        first = np.unique(np.linspace(0, at.size, min(at.size, _ATOMS), endpoint=False, dtype=np.intp))
+        together = np.add.reduceat(mass, first)
+        left.append((at[first], together, count))
+        right.append((at[np.append(first[1:], at.size) - 1], together, count))
+        centre = float(np.sum(mass * at))
+        mean, spread = mean + count * centre, spread + count * (float(np.sum(mass * at * at)) - centre * centre)
+    largest, wide = max(int(at[-1]) for at, _, _ in sparse), math.sqrt(max(spread, 1.0))
+    falling = np.geomspace(0.3, 30.0, 8) / wide
+    rising = np.geomspace(min(0.3 / wide, 3.0 / max(largest, 1)), 30.0 / wide, 14)
+    low = max(0.0, float(np.max(-(_log_moments(left, -falling) - log_outside) / falling)))
+    most = float(sum(count * int(at[-1]) for at, _, count in sparse))
+    high = min(most, float(np.min((_log_moments(right, rising) - log_outside) / rising)))
+    return math.floor(min(low, mean)) - 1, math.ceil(max(high, mean)) + 1
+
+
+def _log_moments(pieces: list[_Atoms], tilts: Vector) -> Vector:
+    """Return the logarithm of the sum's exponential moment at each tilt; all tilts have one sign."""
+    total = np.zeros_like(tilts)
+    for at, mass, count in pieces:
+        top = tilts * float(at[-1] if tilts[0] > 0 else at[0])
+        with np.errstate(under="ignore"):
+            moments = np.sum(mass * np.exp(np.multiply.outer(tilts, at) - top[:, None]), axis=1)
+        total += count * (top + np.log(np.maximum(moments, 1e-300)))
+    return total

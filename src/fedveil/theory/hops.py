@@ -15,12 +15,14 @@ from fedveil.theory.composition import Uses, worst_delta_upper
 from fedveil.theory.convolution import choose_window, convolve, opened
 from fedveil.theory.lattice import from_above, sketch
 from fedveil.theory.loss import LossLaw
-from fedveil.theory.numerics import LARGEST_EPSILON
+from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, smallest_epsilon
 
 _POINTS = 160
 _CELLS = 4000  # of the grid of losses, over the widest law's reach
 _SKETCH = 400
 _TAIL = 1e-13
+_HOP_POINTS, _JOINED_POINTS = 96, 400  # of the profile of one hop, and of several
+_REACH = 3.5  # epsilons up to which one hop is followed, over its epsilon at delta 1e-5
 
 
 def profile(uses: Sequence[tuple[LossLaw, int]], least: float = 1e-13) -> tuple[Vector, Vector]:
@@ -86,6 +88,66 @@ def _between(grid: Vector, values: Vector, index: int, room: float) -> float:
     share = (high - room) / (high - low) if high > low else 1.0
     width = math.expm1(float(grid[index] - grid[index - 1]))
     return float(grid[index - 1]) + math.log1p(min(max(share, 0.0), 1.0) * width)
+
+
+LogProfile = tuple[Vector, Vector]  # epsilons from 0 on, and upper bounds on the logarithm of delta there
+
+
+def group_curve(log_delta: Callable[[float], float], size: int) -> Callable[[float], float]:
+    r"""Return log delta of a group of ``size`` as a function of epsilon, from that of one member.
+
+    Data sets that differ in a group are so many hops between neighbours apart, and the trade-off functions of the hops
+    compose: $1 - (1 - f)^{\circ g}$, which is $G_{g\mu}$ for $G_\mu$. The group rule for (epsilon, delta) takes every
+    hop at the same epsilon, and is never less. ``log_delta`` bounds both directions.
+    """
+    known: dict[int, LogProfile] = {}
+
+    def hops(number: int) -> LogProfile:
+        if number not in known:
+            known[number] = (
+                _one_hop(log_delta) if number == 1 else _joined(hops(number // 2), hops(number - number // 2))
+            )
+        return known[number]
+
+    def log_delta_of_group(epsilon: float) -> float:
+        if size == 1:
+            return log_delta(epsilon)
+        return float(_hopped(hops(size // 2), hops(size - size // 2), np.array([epsilon]))[0])
+
+    return log_delta_of_group
+
+
+def _one_hop(log_delta: Callable[[float], float]) -> LogProfile:
+    """Return the profile of one member, far beyond what is asked of it: a later hop multiplies it by exp(epsilon)."""
+    usual = min(smallest_epsilon(log_delta, 1e-5, tolerance=1e-2), 1e3)
+    epsilons = max(usual, 1e-6) * _REACH * np.linspace(0.0, 1.0, _HOP_POINTS)
+    logs = np.array([min(log_delta(float(e)), 0.0) for e in epsilons])
+    return epsilons, np.minimum.accumulate(np.where(np.isnan(logs), 0.0, logs))
+
+
+def _joined(first: LogProfile, second: LogProfile) -> LogProfile:
+    epsilons = (first[0][-1] + second[0][-1]) * np.linspace(0.0, 1.0, _JOINED_POINTS)
+    return epsilons, _hopped(first, second, epsilons)
+
+
+def _hopped(first: LogProfile, second: LogProfile, epsilons: Vector) -> Vector:
+    """Return the logarithm of the least of delta_1(a) + e^a delta_2(epsilon - a) over the points a of the first."""
+    at, before = first
+    with np.errstate(invalid="ignore"):
+        after = _log_chords(second, epsilons[:, None] - at[None, :])
+        both = np.logaddexp(before[None, :], at[None, :] + after)
+    return np.asarray(np.minimum(np.min(both, axis=1) + ROUNDING, 0.0))
+
+
+def _log_chords(profile: LogProfile, epsilon: Vector) -> Vector:
+    """Return log delta between the points: delta is convex in exp(epsilon), so chords lie above it; 0 below 0."""
+    grid, logs = profile
+    inside = np.clip(epsilon, 0.0, grid[-1])
+    place = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, grid.size - 2)
+    share = np.expm1(inside - grid[place]) / np.expm1(grid[place + 1] - grid[place])
+    with np.errstate(divide="ignore"):
+        chord = np.logaddexp(logs[place] + np.log1p(-np.minimum(share, 1.0)), logs[place + 1] + np.log(share))
+    return np.asarray(np.where(epsilon < 0, 0.0, chord))
 
 
 def log_delta_upper(alternatives: Sequence[Uses], epsilon: float) -> float:

@@ -5,7 +5,6 @@ Telling the adversary the sharing gives a mixture of labelled Gaussian pairs. Th
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -16,7 +15,11 @@ from fedveil.core.checks import require
 from fedveil.core.values import Vector
 from fedveil.theory.loss import GaussianLaw, Tails
 
-LARGEST_SHUFFLED = 40
+LARGEST_SHUFFLED = 160
+_WORK = 3e9  # additions that the sharing of a group may take
+_LEAST = 1e-300  # a chance that is not rounded to nothing
+_FEW = 400  # different mu that are told apart
+_CLASSES = 1.01  # mu of a mixture that differ by less are charged at the largest
 
 
 @final
@@ -50,28 +53,60 @@ def shared_batches(group: int, batches: int, size: int | None, mu: float) -> Lab
     Every member has its own slot among ``batches * size``. Without a size, members count as placed independently, which
     is never less: then the counts majorise those of distinct slots (theory page).
     """
-    found = sharing(group, batches, size)
-    return LabelledLaw(tuple(mu * math.sqrt(squares) for squares in found), tuple(found.values()))
+    chances = sharing(group, batches, size)
+    if len(chances) <= _FEW:
+        return LabelledLaw(tuple(mu * math.sqrt(squares) for squares in chances), tuple(chances.values()))
+    merged: dict[int, list[tuple[int, float]]] = {}
+    for squares, chance in chances.items():
+        merged.setdefault(math.floor(math.log(squares) / (2 * math.log(_CLASSES))), []).append((squares, chance))
+    mus = tuple(mu * math.sqrt(max(squares for squares, _ in members)) for members in merged.values())
+    weights = [max(math.fsum(chance for _, chance in members), _LEAST) for members in merged.values()]
+    return LabelledLaw(mus, tuple(weight / math.fsum(weights) for weight in weights))
+
+
+def follows_sharing(group: int, batches: int) -> bool:
+    """Return whether the sharing of so large a group is worked out."""
+    return group <= LARGEST_SHUFFLED and (1 if batches >= group else batches) * group**4 <= _WORK
 
 
 @lru_cache(maxsize=64)
 def _sharing(group: int, batches: int, size: int | None) -> tuple[tuple[int, float], ...]:
-    found: dict[int, float] = {}
-    for counts in _partitions(group, group):
-        if len(counts) > batches or (size is not None and counts[0] > size):
-            continue
-        log_ways = math.fsum(math.log(batches - i) for i in range(len(counts)))  # the choices of batches, in order
-        for repeated in {c: counts.count(c) for c in counts}.values():
-            log_ways -= math.lgamma(repeated + 1)
-        if size is None:
-            log_ways += math.lgamma(group + 1) - sum(math.lgamma(c + 1) for c in counts) - group * math.log(batches)
-        else:
-            log_ways += sum(_log_choose(size, c) for c in counts) - _log_choose(size * batches, group)
-        squares = sum(c * c for c in counts)
-        found[squares] = found.get(squares, 0.0) + math.exp(log_ways)
-    total = math.fsum(found.values())
-    require(abs(total - 1) < 1e-6, "group", "fit into the batches", group)
-    return tuple((squares, weight / total) for squares, weight in sorted(found.items()) if weight > 0)
+    r"""Return each sum of squares with its probability, from $[x^g] (\sum_n w_n x^n y^{n^2})^B$.
+
+    Batch by batch where there are fewer batches than members; otherwise by the recurrence for powers of a series,
+    $k q_k = \sum_n (n B - (k - n)) w_n q_{k-n}$, whose terms are then all positive.
+    """
+    most = min(group, size) if size is not None else group
+    log_weights = [-math.lgamma(n + 1) if size is None else _log_choose(size, n) for n in range(most + 1)]
+    scale = log_weights[1]  # so that no weight overflows: the weight of one member counts as one
+    weights = [math.exp(value - n * scale) for n, value in enumerate(log_weights)]
+    rows = _powers(group, batches, weights) if batches >= group else _products(group, batches, weights)
+    total = math.fsum(rows)
+    require(total > 0, "group", "fit into the batches", group)
+    return tuple((at, float(rows[at] / total)) for at in np.flatnonzero(rows > 0).tolist())
+
+
+def _powers(group: int, batches: int, weights: list[float]) -> Vector:
+    rows = [np.ones(1)]
+    for k in range(1, group + 1):
+        row = np.zeros(k * k + 1)
+        for n in range(1, min(k, len(weights) - 1) + 1):
+            before = rows[k - n]
+            row[n * n : n * n + before.size] += (n * batches - (k - n)) / k * weights[n] * before
+        rows.append(row)
+    return rows[-1]
+
+
+def _products(group: int, batches: int, weights: list[float]) -> Vector:
+    rows = [np.ones(1), *(np.zeros(k * k + 1) for k in range(1, group + 1))]
+    for _ in range(batches):
+        after = [np.zeros(k * k + 1) for k in range(group + 1)]
+        for k in range(group + 1):
+            for n in range(min(k, len(weights) - 1) + 1):
+                before = rows[k - n]
+                after[k][n * n : n * n + before.size] += weights[n] * before
+        rows = after
+    return rows[-1]
 
 
 def sharing(group: int, batches: int, size: int | None) -> dict[int, float]:
@@ -83,13 +118,3 @@ def sharing(group: int, batches: int, size: int | None) -> dict[int, float]:
 def _log_choose(items: int, chosen: int) -> float:
     """Return the log of a binomial coefficient; in exact integers if cheap, as lgamma of huge numbers loses digits."""
     return math.fsum(math.log((items - i) / (chosen - i)) for i in range(chosen))
-
-
-def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to write ``total`` as a sum of whole numbers in falling order, none above ``largest``."""
-    if total == 0:
-        yield ()
-        return
-    for first in range(min(total, largest), 0, -1):
-        for rest in _partitions(total - first, first):
-            yield first, *rest

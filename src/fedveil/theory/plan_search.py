@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.core.values import Vector
-from fedveil.theory.closing import Part, Shape, lengths, neighbours, plan, shapes
+from fedveil.theory.closing import Part, Shape, extended, lengths, neighbours, plan, shapes, shortened
 from fedveil.theory.mixture_law import Way
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import part_law
@@ -26,15 +26,27 @@ Spectrum = NDArray[np.complex128]
 Cost = Callable[[Sequence[Part]], float]
 
 
-def best_plan(count: int, cost: Cost, *, constant: bool, passes: int = 1) -> list[Part]:
-    """Return the cheapest plan found by descent from a few shapes."""
+def best_plan(count: int, cost: Cost, *, constant: bool, passes: int = 1, further: int = 0) -> list[Part]:
+    """Return the cheapest plan found by descent from a few shapes.
+
+    ``further``: rounds that go on without the victim. Their noise closes what the last part leaves open, or, if the run
+    has one pass, blocks are cut as if it were so much longer.
+    """
+    within = _descent(count, lambda shape: extended(plan(count, shape, passes), further), cost, constant)
+    if further == 0 or passes > 1:
+        return within
+    longer = _descent(count + further, lambda shape: shortened(plan(count + further, shape), count), cost, constant)
+    return min(within, longer, key=cost)
+
+
+def _descent(count: int, plan_of: Callable[[Shape], list[Part]], cost: Cost, constant: bool) -> list[Part]:
     few = not constant
-    seen: dict[Shape, float] = {}
+    costs: dict[Shape, float] = {}
 
     def judged(shape: Shape) -> float:
-        if shape not in seen:
-            seen[shape] = cost(plan(count, shape, passes))
-        return seen[shape]
+        if shape not in costs:
+            costs[shape] = cost(plan_of(shape))
+        return costs[shape]
 
     best = min(shapes(count, few), key=judged)
     for _ in range(_MOST_TURNS):
@@ -42,7 +54,7 @@ def best_plan(count: int, cost: Cost, *, constant: bool, passes: int = 1) -> lis
         if not judged(after) < judged(best) * (1 - 1e-4):
             break
         best = after
-    return plan(count, best, passes)
+    return plan_of(best)
 
 
 @dataclass(slots=True)
@@ -126,11 +138,11 @@ def _decayed(mass: Vector, step: float) -> Vector:
     Twice as many terms join in each turn. No factor exceeds 1, where sums of $e^{-j step}$ that are multiplied by
     $e^{i step}$ afterwards would underflow, and then overflow.
     """
-    found, reach = mass.copy(), 1
-    while reach < found.size:
-        found[:-reach] += math.exp(-step * reach) * found[reach:]
+    sums, reach = mass.copy(), 1
+    while reach < sums.size:
+        sums[:-reach] += math.exp(-step * reach) * sums[reach:]
         reach *= 2
-    return found
+    return sums
 
 
 def _densities(means: Vector, weights: Vector, x: Vector) -> Vector:

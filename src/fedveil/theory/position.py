@@ -33,9 +33,9 @@ class Star:
     """Every place tied to one hub: ``weight`` of each place, and the three mu that tie it.
 
     ``up``: place t against the hub on the same data; ``down``: place t on the other data against the hub;
-    ``own``: place t on both data sets. For the hub itself ``up`` is 0 and ``down`` equals ``own``. Weights
-    may sum to less than 1: the rest is the chance of not being used at all. ``back``: the opposite direction,
-    where it differs.
+    ``own``: place t on both data sets. For the hub itself ``up`` is 0 and ``down`` equals ``own``. The chance of
+    not being used at all is a place whose ``own`` is 0; weights may sum to less than 1, which leaves that place
+    out and promises less. ``back``: the opposite direction, where it differs.
     """
 
     weight: Vector
@@ -167,17 +167,42 @@ def stars(rounds: Rounds, places: Indices, weights: Vector, hubs: Sequence[int])
     def ties(theirs: Vector, own_gap: Vector) -> Vector:
         return pair_mu(rounds, places, all_places, here, theirs, own_gap)
 
-    def towards(up: Vector, down: Vector, column: int, back: Star | None = None) -> Star:
+    unused = chance_unused(weights)
+
+    def towards(up: Vector, down: Vector, column: int, gaps: Vector, back: Star | None = None) -> Star:
         hub, up, down = hubs[column], up[:, column].copy(), down[:, column].copy()
         up[hub], down[hub] = 0.0, own[hub]
-        return Star(weights, up, down, own, back)
+        if not unused > 0:
+            return Star(weights, up, down, own, back)
+        # Then the hub holds another record, and the runs differ there alone.
+        apart = uses_mu(rounds, places[hub], gaps[places[hub]], np.array(rounds.count))
+        up, down = np.append(up, apart), np.append(down, apart)
+        return Star(np.append(weights, unused), up, down, np.append(own, 0.0), back)
 
     gap, swap, columns = rounds.gap, rounds.swap, range(len(hubs))
     up = ties(swap, swap)
     if symmetric(rounds, places):
-        return [towards(up, up, column) for column in columns]
+        return [towards(up, up, column, swap) for column in columns]
     down, back_up, back_down = ties(gap, swap), ties(gap, gap), ties(swap, gap)
-    return [towards(up, down, column, towards(back_up, back_down, column)) for column in columns]
+    return [towards(up, down, column, swap, towards(back_up, back_down, column, gap)) for column in columns]
+
+
+def chance_unused(weights: Vector) -> float:
+    """Return the chance of not being used at all, rounded down; at most 0 if every record is used."""
+    return (1 - float(weights.sum())) * (1 - 1e-9) - 1e-12
+
+
+def unused_star(rounds: Rounds, places: Indices, weights: Vector) -> Star:
+    """Return the ties through the place of a record that is not used: a run at place t differs from it at t alone."""
+    check_places(rounds, places, weights)
+    unused = chance_unused(weights)
+    require(unused > 0, "weights", "leave a chance of not being used", float(weights.sum()))
+    weight, own = np.append(weights, unused), np.append(own_mu(rounds, places), 0.0)
+    if symmetric(rounds, places):
+        return Star(weight, own, own, own)
+    swapped = uses_mu(rounds, places, rounds.swap[places], np.array(rounds.count))
+    other = np.append(swapped, 0.0)
+    return Star(weight, other, own, own, Star(weight, own, other, own))
 
 
 def symmetric(rounds: Rounds, places: Indices) -> bool:

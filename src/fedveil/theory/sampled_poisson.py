@@ -47,6 +47,12 @@ def part_law(rounds: Rounds, part: Part, rate: float, *, group: int = 1, way: Wa
     return _law(*_unequal(rounds, part, single, rate, most), way)
 
 
+def group_exchange_law(mu: float, rate: float, group: int) -> MixtureLaw:
+    """Return the pair of one round in which each of ``group`` records joins by its coin and all are exchanged."""
+    counts, weights = _counts(group, rate)
+    return _law(counts * mu, weights, "exchange")
+
+
 def _counts(coins: int, rate: float) -> tuple[Vector, Vector]:
     """Return how many coins show heads, with probabilities; negligible counts are taken as all heads."""
     weights, rare = _binomial(coins, rate)

@@ -1,6 +1,6 @@
-"""Frames: named blocks of bytes, sent over a socket between two processes of one machine.
+"""Frames: named blocks of bytes, for a socket between two processes of one machine or the body of a request.
 
-This file needs little more than the standard library, because the relay loads it for every message it carries.
+This file needs little more than the standard library, because nodes and the relay load it to carry messages.
 """
 
 import socket
@@ -21,13 +21,34 @@ class Closed(ConnectionError):
     """The other side has closed the connection, or sent something that is not a frame."""
 
 
-def send(connection: socket.socket, blocks: Sequence[tuple[str, bytes]]) -> None:
-    """Send one frame."""
+def encode(blocks: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return one frame as bytes."""
     parts = [len(blocks).to_bytes(_COUNT, "big")]
     for name, data in blocks:
         text = name.encode("utf-8")
         parts += [len(text).to_bytes(_COUNT, "big"), text, len(data).to_bytes(_SIZE, "big"), data]
-    frame = b"".join(parts)
+    return b"".join(parts)
+
+
+def decode(data: bytes | bytearray, most: int = MOST) -> Blocks:
+    """Return the blocks of a frame; raise :class:`Closed` if these bytes are not one."""
+    frame = memoryview(data)  # a view, so that only the blocks themselves are copied
+    count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
+    if len(frame) < _COUNT or count > most:
+        raise Closed("a frame has too many blocks, or none")
+    blocks: Blocks = []
+    for _ in range(count):
+        text, place = _block(frame, place, _COUNT)
+        block, place = _block(frame, place, _SIZE)
+        blocks.append((bytes(text).decode("utf-8", "replace"), bytes(block)))
+    if place != len(frame):
+        raise Closed("a frame has another size than it says")
+    return blocks
+
+
+def send(connection: socket.socket, blocks: Sequence[tuple[str, bytes]]) -> None:
+    """Send one frame."""
+    frame = encode(blocks)
     connection.sendall(len(frame).to_bytes(_SIZE, "big") + frame)
 
 
@@ -45,18 +66,7 @@ def receive(
     size = int.from_bytes(_exactly(connection, _SIZE, left), "big")
     if size > largest:
         raise Closed("a frame is too large")
-    frame = memoryview(_exactly(connection, size, left))  # a view, so that only the blocks themselves are copied
-    count, place = int.from_bytes(frame[:_COUNT], "big"), _COUNT
-    if count > most:
-        raise Closed("a frame has too many blocks")
-    blocks: Blocks = []
-    for _ in range(count):
-        text, place = _block(frame, place, _COUNT)
-        data, place = _block(frame, place, _SIZE)
-        blocks.append((bytes(text).decode("utf-8", "replace"), bytes(data)))
-    if place != size:
-        raise Closed("a frame has another size than it says")
-    return blocks
+    return decode(_exactly(connection, size, left), most)
 
 
 def _block(frame: memoryview, place: int, width: int) -> tuple[memoryview, int]:

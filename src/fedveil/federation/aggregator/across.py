@@ -12,17 +12,15 @@ from typing import final
 import numpy as np
 
 from fedveil.core.values import Indices, Vector
-from fedveil.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedveil.engine.keeper import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.federation.aggregator.round_sums import RoundSums
 from fedveil.federation.aggregator.turn import Turn, sum_limit, turn_of
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.turns import Span, least_of, spans
 from fedveil.stages.measuring import Asked
 from fedveil.stages.protocol import Asking, Consortium, State, Total
-from fedveil.stages.stage import SumsStage
-from fedveil.stages.sums import STEPS, Measurement
+from fedveil.stages.sums import STEPS, Measurement, Sums
 from fedveil.stages.train.rounds import packed, unpacked
-from fedveil.stages.units import Sums
 from fedveil.wire.content import Content
 
 Questions = Callable[[int, Asked, list[Vector]], Content]  # of a measurement by its place, and the sums before it
@@ -84,9 +82,11 @@ class Across:
     def rounds(self, name: str, asking: Asking) -> State:
         """Carry out a stage that trains, and return its last state."""
         span, state = self.span(name), asking.start() if self._state is None else self._state
+        trace = self.sums.trace
         while state.round < asking.last:
             total = self.sums.sum(turn_of(self.plan, span, asking, state, self.members))
-            state = asking.advance(state, Total(total))
+            with trace.span("advance", round=span.first + state.round):
+                state = asking.advance(state, Total(total))
             self._state = state
             self._save(span.first + state.round)
         return state
@@ -116,7 +116,8 @@ class Across:
             counts["trained"] = self._state.round
         row = np.concatenate(packed(*rows))
         kept = Checkpoint(plan=self.mark, run=self.sums.run, round=done, state=row, counts=counts)
-        save_checkpoint(self.path, kept)
+        with self.sums.trace.span("save", round=done - 1):
+            save_checkpoint(self.path, kept)
         self.tick(done, spans(self.plan)[-1].end)
 
 
@@ -135,8 +136,6 @@ class SitesMeasurer:
     def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
         """Return the noisy sum of all sites, in the units of the measurement."""
         stage, across = self.span.stage, self.across
-        if not isinstance(stage, SumsStage):
-            raise TypeError("only a stage of noisy sums is measured")
         place = stage.sums.measurements.index(planned)
         known = [across.known(self.span.first + k) for k in range(place)]
         question = self.questions(place, Asked(planned, contributions, size), [row for row in known if row is not None])

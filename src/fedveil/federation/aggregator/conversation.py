@@ -23,8 +23,9 @@ from fedveil.federation.aggregator.described import Described, described_by
 from fedveil.federation.aggregator.post import Post
 from fedveil.federation.aggregator.refusals import ask_all, never
 from fedveil.federation.aggregator.round_sums import RoundSums
+from fedveil.federation.aggregator.trace import STATUS
 from fedveil.federation.agreements.carried import Carried
-from fedveil.ledger.costs import cost_of, written
+from fedveil.ledger.costs import cost_of
 from fedveil.noise.entropy import KEY_BYTES
 from fedveil.planning.study import Books
 from fedveil.stages.protocol import Consortium
@@ -33,7 +34,7 @@ from fedveil.wire.keys import Card
 
 _ATTEMPT: Final = 2**32  # most envelopes that one start of the aggregator may send
 _HELLO: Final = 120.0  # seconds in which sites must introduce themselves, before there is a plan
-SECRETS: Final = ("checkpoint", "relayed", "masked", "encrypted", "windows", "questions")
+SECRETS: Final = ("checkpoint", "relayed", "masked", "encrypted", "windows", "questions", STATUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ class Conversation:
         The key holder, who has no data, is asked first.
         """
         stated = {"plan": plan.hash, **values}
-        blocks, seconds = {"plan": written(plan).encode()}, plan.trust.timeout
+        blocks, seconds = {"plan": plan.text().encode()}, plan.trust.timeout
         if outside(plan) and self.holder is not None:
             asked = {self.holder.name: Content(values={"plan": plan.hash}, blocks=blocks)}
             ask_all(self.post, "propose", asked, seconds, "accepted", who="Key holder")

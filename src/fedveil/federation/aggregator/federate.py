@@ -4,9 +4,8 @@ The question of a turn is determined by what was on the disk before, so a restar
 and a site gives the same answer.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, final
@@ -16,15 +15,13 @@ from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.limits import ENVELOPE
 from fedveil.core.values import Vector
 from fedveil.data.load import Loaded
-from fedveil.data.records import DataShape
-from fedveil.data.row_rule import RowRule
+from fedveil.data.records import DataShape, Records
+from fedveil.data.row_rule import Labels
 from fedveil.engine.ending import written_metrics
-from fedveil.engine.evaluating import ModelEvaluator, evaluation_in
 from fedveil.engine.job import Release
-from fedveil.engine.measure import measure, plain, published
-from fedveil.engine.model_file import model_file
-from fedveil.engine.preparing import preparation_in, units_of
-from fedveil.federation.aggregator.across import Across
+from fedveil.engine.measure import measure
+from fedveil.engine.run import Cells, Data, Released, Rows, release_of, run_stages
+from fedveil.federation.aggregator.across import Across, SitesMeasurer
 from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.described import Described
 from fedveil.federation.aggregator.held import Held, keep_rule, kept_rule
@@ -38,14 +35,12 @@ from fedveil.planning.study import Study
 from fedveil.privacy.trust import Trust
 from fedveil.stages.prepare.budget import settled
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.prepare.learned import LearnedRule
-from fedveil.stages.prepare.replay import learned_by
 from fedveil.stages.prepare.request import PrepareRequest
+from fedveil.stages.prepare.shape import settle_shape
 from fedveil.stages.protocol import Consortium
 from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.stages.sums import NO_SUMS, NoisySums
-from fedveil.stages.train.acting import Relay, TrainAsking
-from fedveil.stages.train.registry import acts_of
+from fedveil.stages.train.acting import Relay, TrainAsking, acts_of
 from fedveil.wire.content import Content
 
 _LATE: Final = "Updates that come late have no place among its rounds."
@@ -98,8 +93,8 @@ def together(study: Study, members: Consortium) -> Study:
 
 def planned_outline(
     study: Study, outline: Outline | None, shape: DataShape
-) -> tuple[NoisySums, Outline | None, DataShape]:
-    """Return what will be measured of columns like these, the outline of their rows, and the shape of these.
+) -> tuple[Study, NoisySums, Outline | None, DataShape]:
+    """Return the study, its model settled; what will be measured of columns like these; and their rows.
 
     Nothing where the sites have rows already.
     """
@@ -108,15 +103,18 @@ def planned_outline(
         stated = asked is None or asked.kind == "stated"
         hint = "Leave data.feature_bound out of the sites' data files, or [prepare] out of the study."
         require(stated, "[prepare]", "find columns left open at the sites", "sites that state their rule", hint)
-        return NO_SUMS, None, shape
+        return study, NO_SUMS, None, shape
     request = asked or PrepareRequest()
     hint = "State data.feature_bound in the sites' data files, or leave prepare.kind out of the study."
     require(request.kind != "stated", "prepare.kind", "be auto or private for sites like these", request.kind, hint)
     hint = "State data.categories at every site: words that nobody knows beforehand cannot be added up in parts."
     require(not outline.open_texts, "The sites", "state the categories of their columns", outline.open_texts, hint)
     open_outline = replace(outline, components=request.components, whiten=request.whiten)
+    model, open_outline, _ = settle_shape(study.model, open_outline, shape, study.target, study.trust)
     found, fitted = settled(request, open_outline, shape, study.target, study.trust)
-    return found, fitted, replace(shape, features=fitted.width, bound=fitted.total)
+    hint = "Leave the knots of one column out of model.knots_at."
+    require(found, "[prepare]", "leave something to measure across sites", "a study that states everything", hint)
+    return replace(study, model=model), found, fitted, replace(shape, features=fitted.width, bound=fitted.total)
 
 
 def counted_held(study: Study, members: Consortium, own: int) -> DataShape | None:
@@ -141,8 +139,6 @@ class Federation:
     held: Held
     what: str = "study"
     also_told: tuple[str, ...] = (PREPARATION,)
-    _described: Described = field(init=False)
-    _outline: Outline | None = field(init=False, default=None)
 
     @property
     def folder(self) -> Path:
@@ -157,8 +153,7 @@ class Federation:
 
     def agree(self, members: Consortium, described: Described) -> Agreed:
         """Return the plan; every site learns the numbers of its clients and the rounds of its own records."""
-        plan, self._outline = self._planned(members, described)
-        self._described = described
+        plan, outline = self._planned(members, described)
         values: dict[str, Any] = {}
         if plan.seeded:
             values["seed"] = self.study.seed
@@ -167,36 +162,21 @@ class Federation:
         asking = self._asking(plan, members)
         numbers = {site: {"numbers": member.clients} for site, member in members.members.items()}
         rows = numbers if asking is None else {site: asking.proposal(site) for site in members.members}
-        return Agreed(plan=plan, rows=rows, values=values)
+        data = AtSites(self.folder, self.held, described, outline, self._entropy(plan))
+
+        def stages(across: Across) -> Release:
+            released = run_stages(plan, data, AcrossSites(self, plan, across))
+            keep_rule(self.folder, described, released.get("preparation"))
+            return release_of(plan, data, released, self.folder / "private")
+
+        return Agreed(plan=plan, rows=rows, values=values, stages=stages)
 
     def _asking(self, plan: Plan, members: Consortium) -> TrainAsking | None:
         make = acts_of(plan.method.kind).asking
         return None if make is None else make(plan, members, self._entropy(plan))
 
-    def carry_out(self, across: Across) -> Release:
-        """Prepare, train and evaluate, as far as the plan has these stages, and return what is released."""
-        plan = across.plan
-        if not isinstance(plan, Plan):
-            raise TypeError("a plan of training was expected")
-        learned = None if self._outline is None else self._learned(plan, self._outline, across)
-        model = self._trained(plan, across)
-        told = self._evaluated(plan, model, across) if plan.evaluation else None
-        keep_rule(self.folder, self._described, learned)
-        return self._release(plan, model, learned, told)
-
-    def _learned(self, plan: Plan, outline: Outline, across: Across) -> LearnedRule:
-        """Measure what the study leaves open; the sites are told before training begins, and again after a restart."""
-        found = learned_by(
-            preparation_in(plan),
-            outline,
-            plan.data.classes,
-            units_of(plan),
-            across.measures("preparation", across.members.sizes),
-        )
-        across.tell("preparation")
-        return found
-
-    def _trained(self, plan: Plan, across: Across) -> Vector:
+    def trained(self, plan: Plan, across: Across) -> Vector:
+        """Train with the sites, by rounds that are added up, by windows, or by relayed messages."""
         asking, relay = self._asking(plan, across.members), acts_of(plan.method.kind).relay
         if relay is not None:
             return self._relayed(plan, relay)
@@ -205,23 +185,9 @@ class Federation:
             return self._windows(plan, across, asking)
         return asking.model(across.rounds("training", asking))
 
-    def _evaluated(self, plan: Plan, model: Vector, across: Across) -> dict[str, Any]:
-        """Count with noise how good the model is, on the records that the plan names."""
-        members, counts = across.members, ModelEvaluator.of(plan, model)
-        held = not evaluation_in(plan).trains and members.held_sizes is not None
-        sizes = members.held_sizes if held and members.held_sizes is not None else members.sizes
-        # A bound for units that are exchanged is half of how far that moves a sum: the norm is at most twice it.
-        by = across.measures("evaluation", sizes, times=2, beside={"model": model})
-        rule = self.held.preparation or self._rule
-        return counts.counted(None, by, None if rule is None else rule.labels)
-
-    @property
-    def _rule(self) -> RowRule | None:
-        return self._described.rule or kept_rule(self.folder)
-
     def _planned(self, members: Consortium, described: Described) -> tuple[Plan, Outline | None]:
         study = together(self.study, members)
-        preparation, outline, shape = planned_outline(study, described.outline, members.shape)
+        study, preparation, outline, shape = planned_outline(study, described.outline, members.shape)
         theirs = counted_held(study, members, self.held.count)
         count, public = (self.held.count, self.held.public) if theirs is None else (theirs.records, False)
         plan = study.planned(shape, count, public, preparation, theirs, joint=True).plan
@@ -264,20 +230,46 @@ class Federation:
             tick=self.talk.ticking(plan),
         ).model()
 
-    def _release(self, plan: Plan, model: Vector, learned: LearnedRule | None, told: dict[str, Any] | None) -> Release:
-        metrics = self._metrics(plan, model, learned)
-        if told is not None:
-            metrics["evaluation"] = plain(told)
-        data = model_file(plan, model, learned)
-        files = {"model.npz": data, "metrics.json": (json.dumps(metrics, indent=1, allow_nan=False) + "\n").encode()}
-        also = ["metrics.json"] if metrics["test"] or told is not None else []
-        if learned is not None:
-            also.append(PREPARATION)
-            files = {PREPARATION: learned.text().encode(), **files}
-        return Release(output=data, files=files, also=tuple(also))
 
-    def _metrics(self, plan: Plan, model: Vector, learned: LearnedRule | None) -> dict[str, Any]:
-        held = self.held.rows(learned)
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class AtSites:
+    """Implements Data: records are at the sites; the aggregator may have held-out records of its own.
+
+    ``outline``: of the columns whose rule is learned.
+    """
+
+    folder: Path
+    held: Held
+    described: Described
+    outline: Outline | None
+    entropy: Entropy
+
+    def stated(self, plan: Plan) -> Released:
+        """Return nothing: across sites a rule is stated by them, or something of it is measured."""
+        return {}
+
+    def cells(self, plan: Plan) -> Cells:
+        """Return the columns that the plan's preparation measures, without a row."""
+        assert self.outline is not None  # noqa: S101  the plan has a preparation
+        return Cells.without_rows(self.outline, plan.data.classes)
+
+    def train(self, released: Released) -> Records:
+        """Refuse: no record that trains is here."""
+        raise TypeError("records that train are at the sites")
+
+    def public_test(self, released: Released) -> Records | None:
+        """Return None: no rule that looks at public records runs across sites."""
+        return None
+
+    def counted(self, plan: Plan, released: Released) -> tuple[Records | None, Labels | None]:
+        """Return how the target is called; the records that are counted are at the sites."""
+        rule = self.held.preparation or self.described.rule or kept_rule(self.folder)
+        return None, None if rule is None else rule.labels
+
+    def metrics(self, plan: Plan, released: Released) -> dict[str, Any]:
+        """Return what the aggregator's own held-out records say of the model."""
+        held = self.held.rows(released.get("preparation"))
         if held is None:
             task = "classification" if plan.data.classes else "regression"
             return {"format": 1, "task": task, "test": None, "baselines": {}}
@@ -290,4 +282,30 @@ class Federation:
             feature_names=(),
             preparation=self.held.preparation if self.held.cells is None else kept_rule(self.folder),
         )
-        return published(plan, measure(plan, loaded, model, self._entropy(plan)), self.folder / "private")
+        return measure(plan, loaded, released["training"], self.entropy)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class AcrossSites:
+    """Implements Adder: every sum of a run comes about by asking the sites."""
+
+    job: Federation
+    plan: Plan
+    across: Across
+
+    def measures(self, stage: str, rows: Rows, beside: Mapping[str, Vector]) -> SitesMeasurer:
+        """Return what gives the noisy sums of a stage."""
+        members = self.across.members
+        if stage == "preparation":
+            return self.across.measures(stage, members.sizes)
+        held = not self.plan.evaluation.trains and members.held_sizes is not None
+        sizes = members.held_sizes if held and members.held_sizes is not None else members.sizes
+        # A bound for units that are exchanged is half of how far that moves a sum: the norm is at most twice it.
+        return self.across.measures(stage, sizes, times=2, beside=beside)
+
+    def train(self, plan: Plan, data: Data, released: Released) -> Vector:
+        """Train with the sites; first they are told what the preparation measured, and again after a restart."""
+        if "preparation" in released:
+            self.across.tell("preparation")
+        return self.job.trained(plan, self.across)

@@ -1,6 +1,6 @@
 """A job across sites: agree, and then the order of every job (fedveil.engine.job). A crash loses no charge."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,18 +14,19 @@ from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.described import Described
 from fedveil.federation.agreements.carried import Carried
 from fedveil.ledger import Ledger
-from fedveil.ledger.costs import read_charged, written
 from fedveil.ledger.transaction import Transaction, caps_of, moment
+from fedveil.planning.plan import read_any_plan
 from fedveil.planning.study import Study
 from fedveil.stages.protocol import Consortium
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """A plan, and what each site must know besides it: rows by site, and values for all."""
+    """A plan, what each site must know besides it (rows by site, and values for all), and how its stages run."""
 
     plan: Carried
     rows: Mapping[str, dict[str, Indices]]
+    stages: Callable[[Across], Release]
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -37,10 +38,7 @@ class Job(Protocol):
     also_told: tuple[str, ...]
 
     def agree(self, members: Consortium, described: Described) -> Agreed:
-        """Return the plan for these sites, which depends on public numbers alone."""
-
-    def carry_out(self, across: Across) -> Release:
-        """Carry out the stages, and return what is released."""
+        """Return the plan for these sites, which depends on public numbers alone, and how its stages run."""
 
 
 def conduct(job: Job, talk: Conversation) -> None:
@@ -57,7 +55,7 @@ def conduct(job: Job, talk: Conversation) -> None:
 
         def run() -> Release:
             talk.propose(plan, lambda site: agreed.rows[site], agreed.values)
-            return job.carry_out(talk.across(plan, members))
+            return agreed.stages(talk.across(plan, members))
 
         carried_out(_charged(job, plan, talk), run, folder, end=lambda output: _end(job, talk))
 
@@ -75,12 +73,12 @@ def _charged(job: Job, plan: Carried, talk: Conversation) -> Iterator[Transactio
 def _settle(plan: Carried, talk: Conversation, what: str) -> None:
     """Write the plan, or check that it is the one that was begun."""
     talk.check_holder(plan)
-    settle_text(talk.folder, written(plan), (talk.folder / PLAN).exists(), what)
+    settle_text(talk.folder, plan.text(), (talk.folder / PLAN).exists(), what)
 
 
 def _end(job: Job, talk: Conversation) -> None:
     """Destroy the secrets, and send what was released to the sites that do not have it yet."""
-    plan: Any = read_charged((talk.folder / PLAN).read_text(encoding="utf-8"))
+    plan: Any = read_any_plan((talk.folder / PLAN).read_text(encoding="utf-8"))
     more = {name: talk.folder / name for name in job.also_told}
     told = {name.removesuffix(".json"): path.read_bytes() for name, path in more.items() if path.exists()}
     talk.end(plan, told)

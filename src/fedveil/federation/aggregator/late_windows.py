@@ -1,7 +1,8 @@
 """DP-SGD across sites that do not wait for each other: late updates join a later window.
 
-A window takes what has come. Every update carries all of its client's noise, so which update is in which window is
-post-processing, and costs no privacy (docs/dpsgd.md). Each site works through its own windows one after another: it
+A window takes what has come: with local noise any number of updates, each of which carries all of its client's noise;
+with shares of the noise no fewer clients than the plan counts on, and one update of each, so that every update is seen
+under the noise of so many (docs/dpsgd.md). Each site works through its own windows one after another: it
 gets the newest model after its last update was mixed in. The question to each site is on the disk before it leaves, so
 a restarted aggregator asks the same and gets the same answer.
 """
@@ -23,7 +24,8 @@ from fedveil.federation.aggregator.turn import turn_of
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.turns import Span
 from fedveil.privacy.trust import Trust
-from fedveil.stages.protocol import Asking, Consortium, State, Total
+from fedveil.stages.protocol import Consortium, State, Total
+from fedveil.stages.train.acting import TrainAsking
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
@@ -69,7 +71,7 @@ class LateWindows:
 
     plan: Carried
     span: Span
-    server: Asking
+    server: TrainAsking
     members: Consortium
     trust: Trust
     post: Post
@@ -95,19 +97,27 @@ class LateWindows:
         while left := self._left(flow):
             now = self.post.clock.seconds()
             self._ask(flow, [site for site in left if site not in answers], now)
-            answers |= self._answered(flow)
+            came = self._answered(flow)
+            answers |= came
             late = [site for site in left if site not in answers and now - self._since[site] >= self.trust.timeout]
             all_in = len(answers) + len(late) == len(left)
-            if answers and (all_in or now - opened >= (self.trust.patience or 0.0)):
+            if not self._enough(flow, left):
+                break  # too few clients have rounds left to make up a window: their last updates are never mixed
+            if self._enough(flow, list(answers)) and (all_in or now - opened >= (self.trust.patience or 0.0)):
                 flow, opened = self._closed(flow, answers), now
                 answers = {}
             elif all_in:
                 self._check_missing(late, flow)
                 break
-            else:
+            elif not came and self.post.clock.seconds() - now < PAUSE:
                 self.post.clock.sleep(PAUSE)
         self._note(flow)
-        return flow.model
+        return self.server.model(State(len(flow.windows), flow.model))
+
+    def _enough(self, flow: Flow, sites: Sequence[str]) -> bool:
+        """Return whether the updates of these sites may be mixed: all noise that the plan counts on is in them."""
+        clients = sum(len(self.server.clients(flow.turn(site), site)) for site in sites)
+        return clients >= (1 if self.trust.noise == "local" else self.trust.least(self.members.shape.clients))
 
     def _begin(self) -> Flow:
         path = self.private / "windows"
@@ -133,8 +143,10 @@ class LateWindows:
         for site in due:
             self._tried[site] = now
             if site in online:
-                question, turn = Content(rows={"model": flow.held[site]}), flow.turn(site)
-                seconds = self.trust.timeout
+                turn, seconds = flow.turn(site), self.trust.timeout
+                question = self.server.question(State(turn, flow.held[site]), site)
+                if question is None:
+                    raise TypeError("a site with rounds left is asked")
                 self._waiting.append(self.post.send("step", turn, site, question, online[site], seconds))
 
     def _answered(self, flow: Flow) -> dict[str, Answer]:
@@ -142,7 +154,7 @@ class LateWindows:
             state = State(flow.turn(site), flow.held[site])
             return turn_of(self.plan, self.span, self.server, state, self.members).right(site, answer)
 
-        found = self.post.collect(self._waiting, fine)
+        found = self.post.collect(self._waiting, fine, PAUSE)
         self._waiting = [sent for sent in self._waiting if sent not in [back for back, _ in found]]
         return {sent.site: answer for sent, answer in found if answer is not None}
 

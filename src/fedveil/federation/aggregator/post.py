@@ -4,15 +4,17 @@ The carrier is behind a Protocol, so nothing here depends on Flower.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
+from fedveil.federation.aggregator.trace import Trace
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Opened, Refused, seal, unseal
 from fedveil.wire.keys import Card, Identity
 
-PAUSE: Final = 0.2  # seconds between two polls
+PAUSE: Final = 0.2  # seconds between two looks where nothing is awaited, or a carrier does not wait by itself
+HOLD: Final = 10.0  # seconds that a carrier waits for an answer at once
 AGAIN: Final = 3.0  # seconds before a site that failed, but is needed, is asked again
 SILENT: Final = 30.0  # seconds after which a question may have been lost on its way; doubled with every try
 
@@ -26,8 +28,11 @@ class Carrier(Protocol):
     def push(self, address: str, envelope: bytes, seconds: float) -> str:
         """Send an envelope; return the name under which its answer can be pulled."""
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
-        """Return the answers that have come, by name; an answer is empty if the carrier reports a failure."""
+    def pull(self, names: list[str], seconds: float) -> Mapping[str, bytes]:
+        """Return the answers that have come, by name, as soon as there is one; an empty answer reports a failure.
+
+        ``seconds``: how long to wait for the first; a carrier that cannot wait returns at once.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class Sent:
     site: str
     turn: int
     digest: str
+    kind: str = ""
+    at: float = 0.0
 
 
 Watch = Callable[[str, str], None]  # called with a site and what happened to it
@@ -73,6 +80,7 @@ class Post:
     random: Callable[[int], bytes]
     watch: Watch = lambda site, state: None
     ignored: dict[str, int] = field(default_factory=dict)
+    trace: Trace = field(default_factory=Trace)
 
     def ask(
         self,
@@ -102,12 +110,14 @@ class Post:
                 if site not in found and _is_due(now, tried.get(site, []), site in silent, enough(found))
             ]
             if asked:
-                online = self.carrier.online()
+                with self.trace.span("who is online", round=turn):
+                    online = self.carrier.online()
                 for site in asked:
                     if site in online:
                         tried.setdefault(site, []).append(now)
                         waiting.append(self.send(kind, turn, site, contents[site], online[site], max(end - now, 1.0)))
-            for sent, answer in self.collect(waiting, right):
+            back = self.collect(waiting, right, self._patience(end, contents, tried, waiting, found))
+            for sent, answer in back:
                 waiting = _without(waiting, sent)
                 if answer is not None:
                     found[sent.site] = answer
@@ -116,25 +126,46 @@ class Post:
                 return found
             if self.clock.seconds() >= end:
                 return found
-            self.clock.sleep(PAUSE)
+            if not back and self.clock.seconds() - now < PAUSE:
+                self.clock.sleep(PAUSE)
+
+    def _patience(
+        self,
+        end: float,
+        sites: Iterable[str],
+        tried: Mapping[str, Sequence[float]],
+        waiting: Sequence[Sent],
+        found: Mapping[str, Answer],
+    ) -> float:
+        """Return how many seconds to wait for answers before a site is to be asked, or time is over."""
+        now, silent = self.clock.seconds(), {sent.site for sent in waiting}
+        due = [end, now + HOLD]
+        for site in sites:
+            if site not in found:
+                times = tried.get(site, [])
+                due.append(times[-1] + _pause_after(times, site in silent) if times else now + PAUSE)
+        return max(0.0, min(due) - now)
 
     def send(self, kind: str, turn: int, site: str, content: Content, address: str, seconds: float) -> Sent:
         """Send one question; ``seconds``: how long an answer is of use."""
-        envelope, digest = self._sealed(kind, turn, site, content)
-        name = self.carrier.push(address, envelope, seconds)
+        with self.trace.span("seal", site=site, round=turn):
+            envelope, digest = self._sealed(kind, turn, site, content)
         self.watch(site, "asked")
-        return Sent(name, site, turn, digest)
+        with self.trace.span("push", site=site, round=turn):
+            name = self.carrier.push(address, envelope, seconds)
+        return Sent(name, site, turn, digest, kind, self.trace.now())
 
     def collect(
-        self, waiting: Sequence[Sent], right: Callable[[str, Answer], bool]
+        self, waiting: Sequence[Sent], right: Callable[[str, Answer], bool], seconds: float
     ) -> list[tuple[Sent, Answer | None]]:
-        """Return the questions that have come back, each with its answer.
+        """Return the questions that have come back, each with its answer; wait so many seconds for the first.
 
         None for a failure or an unacceptable answer.
         """
-        back = self.carrier.pull(sorted(sent.name for sent in waiting)) if waiting else {}
+        back = self.carrier.pull(sorted(sent.name for sent in waiting), seconds) if waiting else {}
         found: list[tuple[Sent, Answer | None]] = []
         for sent in [sent for sent in waiting if sent.name in back]:
+            self.trace.add(sent.kind, sent.at, site=sent.site, round=sent.turn)
             answer = self._opened(sent.site, sent.turn, sent.digest, back[sent.name])
             fine = answer is not None and right(sent.site, answer)
             if not fine:
@@ -174,9 +205,12 @@ def _is_due(now: float, tried: Sequence[float], silent: bool, enough: bool) -> b
     """
     if not tried:
         return True
-    if silent:
-        return now - tried[-1] >= SILENT * 2.0 ** (len(tried) - 1)
-    return not enough and now - tried[-1] >= AGAIN
+    return (silent or not enough) and now - tried[-1] >= _pause_after(tried, silent)
+
+
+def _pause_after(tried: Sequence[float], silent: bool) -> float:
+    """Return the seconds from the last question to a site until it is asked again."""
+    return SILENT * 2.0 ** (len(tried) - 1) if silent else AGAIN
 
 
 def _digest(envelope: bytes) -> str:

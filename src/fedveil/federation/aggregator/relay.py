@@ -56,13 +56,16 @@ class RelayCarrier:
         said = self._order([("push", f"{seconds:.1f}".encode("ascii")), (address, envelope)], _SMALL, 1)
         return plain(said[0][1]) if len(said) == 1 else ""
 
-    def pull(self, names: list[str]) -> Mapping[str, bytes]:
-        """Return what has come back; names that were not asked for are ignored."""
-        wanted, most = [(name, b"") for name in names if name], self.most
-        largest = most + len(wanted) * (_WORD + 12) + _SMALL
-        said = self._order([("pull", str(most).encode("ascii")), *wanted], largest, len(wanted)) if wanted else []
+    def pull(self, names: list[str], seconds: float) -> Mapping[str, bytes]:
+        """Return what has come back, as soon as there is something; names that were not asked for are ignored."""
         lost: dict[str, bytes] = {name: b"" for name in names if not name}
-        return {**{name: data for name, data in said if name in names}, **lost}
+        wanted, most = [(name, b"") for name in names if name], self.most
+        if not wanted:
+            return lost
+        detail = f"{most} {0.0 if lost else min(seconds, self.patience / 3):.2f}".encode("ascii")
+        largest = most + len(wanted) * (_WORD + 12) + _SMALL
+        answers = self._order([("pull", detail), *wanted], largest, len(wanted))
+        return {**{name: data for name, data in answers if name in names}, **lost}
 
     @property
     def most(self) -> int:

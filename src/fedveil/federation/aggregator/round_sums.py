@@ -1,7 +1,7 @@
 """One round across sites: how its sum is computed for each kind of server, and the keys that this needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -12,10 +12,12 @@ from fedveil.federation.aggregator import encrypted as encrypted_server
 from fedveil.federation.aggregator import masked as masked_server
 from fedveil.federation.aggregator.post import Answer, Post
 from fedveil.federation.aggregator.refusals import SiteRefused, ask_all, never, reason
+from fedveil.federation.aggregator.trace import Trace
 from fedveil.federation.aggregator.turn import Turn, count
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.encrypted import maker_of
-from fedveil.federation.agreements.enrolment import roster_of
+from fedveil.federation.agreements.enrolment import Roster, roster_of
+from fedveil.federation.agreements.masked import MASK, is_masked
 from fedveil.federation.agreements.turns import server_of
 from fedveil.federation.agreements.vouched_key import public_of
 from fedveil.privacy.trust import Trust
@@ -39,19 +41,25 @@ class RoundSums:
     cards: Mapping[str, Card]
     post: Post
     holder: Card | None = None
+    _known: list[Roster] = field(default_factory=list)
 
     @property
     def trust(self) -> Trust:
         """Whom the sites trust with what."""
         return self.plan.trust
 
+    @property
+    def trace(self) -> Trace:
+        """Where the time goes."""
+        return self.post.trace
+
     def prepare(self) -> None:
-        """Make the keys for encrypted sums and for signed masks, once in a run."""
+        """Make the keys for encrypted sums and for masks, once in a run."""
         if self.trust.key_holder == "third-party":
             self._spread_key()
         elif self.trust.server == "homomorphic":
             self._share_key()
-        if self.trust.identities is not None:
+        if is_masked(self.plan):
             self._enrol()
 
     def sum(self, turn: Turn) -> Whole:
@@ -101,21 +109,28 @@ class RoundSums:
     def _masked(self, turn: Turn) -> Whole:
         """Return the sum of a masked turn; the aggregator learns the sum only."""
 
-        def ask(stage: str, questions: Mapping[str, Content], needed: int, /) -> dict[int, bytes]:
-            answers = self.post.ask(
-                "masked",
-                turn.number,
-                questions,
-                self.trust.timeout,
-                lambda site, answer: masked_server.right(turn, site, answer),
-                lambda answers: sum(len(answer.content.blocks) for answer in answers.values()) >= needed,
-            )
-            return {int(name): data for one in answers.values() for name, data in one.content.blocks.items()}
+        def ask(
+            questions: Mapping[str, Content], right: masked_server.Right, enough: masked_server.Enough, /
+        ) -> dict[str, Answer]:
+            def taken(site: str, answer: Answer) -> bool:
+                # asking again would not help where a site refuses to open a sum
+                refused = answer.kind == "refused" and questions[site].values["stage"] != MASK
+                return refused or (answer.kind == "masked" and right(site, answer.content))
 
-        signed = self.trust.identities is not None
-        lists = Content.read((self.private / "roster").read_bytes()).blocks if signed else {}
-        keys = roster_of(lists, self.cards, self.run, self.plan.data.clients) if signed else {}
-        return masked_server.masked_sum(self.plan, self.run, turn, ask, self.private / "masked", keys)
+            def is_enough(answers: Mapping[str, Answer]) -> bool:
+                return enough(frozenset(site for site, answer in answers.items() if answer.kind == "masked"))
+
+            return self.post.ask("masked", turn.number, questions, self.trust.timeout, taken, is_enough)
+
+        log = self.private / "masked"
+        return masked_server.masked_sum(self.plan, self.run, turn, ask, log, self._roster(), self.cards)
+
+    def _roster(self) -> Roster:
+        """Return the sites' clients and keys; read once in a process."""
+        if not self._known:
+            lists = Content.read((self.private / "roster").read_bytes()).blocks
+            self._known.append(roster_of(lists, self.cards, self.run, self.plan.data.clients))
+        return self._known[0]
 
     def _encrypted(self, turn: Turn) -> Whole:
         """Return the sum of an encrypted turn: the aggregator adds, and the key holder opens only the sum."""
@@ -144,7 +159,7 @@ class RoundSums:
         return self.holder
 
     def _enrol(self) -> None:
-        """Exchange the clients' keys for signed masks: every site gets the lists of all sites and checks them."""
+        """Exchange the sites' keys for masks: every site gets the lists of all, and checks them where sites sign."""
         path, seconds = self.private / "roster", self.trust.timeout
         if path.exists():
             return

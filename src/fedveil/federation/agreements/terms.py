@@ -11,10 +11,8 @@ from fedveil.core.importing import Allowed
 from fedveil.core.tables import read_tables
 from fedveil.data.records import DataShape
 from fedveil.federation.agreements.carried import Carried
-from fedveil.ledger.costs import read_charged, written
 from fedveil.models.spec import code_named
-from fedveil.planning.plan import Plan
-from fedveil.stages.train.registry import acts_of
+from fedveil.planning.plan import read_any_plan
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 
@@ -34,27 +32,25 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Carried:
         if "tune" in tables:  # a site trains one run, and what it promises is that of a secret choice among several
             raise Refused("not-by-parts")
         _check_code(tables.get("model"), modules)
-        plan = read_charged(text.decode("utf-8"))
-        same = written(plan).encode() == text and plan.hash == proposal.values.get("plan")
+        plan = read_any_plan(text.decode("utf-8"))
+        same = plan.text().encode() == text and plan.hash == proposal.values.get("plan")
     except Refused:
         raise
     except Exception as error:  # numbers of a wrong kind or size may fail in any way
         raise Refused("malformed") from error
     if not same:
         raise Refused("other-plan")
-    if not isinstance(plan, Carried):
-        raise Refused("not-by-parts")  # a profile or an evaluation by itself: those are made in one process
     late = plan.trust.patience is not None
-    if isinstance(plan, Plan) and plan.evaluation and (late or not plan.method.served):
+    if plan.evaluation and (late or not all(stage.served for stage in plan.stages)):
         raise Refused("not-by-parts")  # there is no round for its sums
-    if not carried_by_sites(plan):
+    if not carried_by_sites(plan):  # nor is a profile, or an evaluation by itself: those are made in one process
         raise Refused("not-by-parts")
     return plan
 
 
 def carried_by_sites(plan: Carried) -> bool:
     """Return whether sites can carry out the plan: each adds its clients' noise, or there is no server at all."""
-    return plan.trust.shared or (isinstance(plan, Plan) and acts_of(plan.method.kind).relay is not None)
+    return plan.trust.shared or not all(stage.served for stage in plan.stages)
 
 
 def _check_code(model: Any, modules: Collection[str]) -> None:

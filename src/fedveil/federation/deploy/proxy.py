@@ -10,6 +10,7 @@ from typing import Final
 from fedveil.federation.deploy.units import ETC, INSIDE
 
 FLEET: Final = (
+    "fedveil-post",
     "activate-node",
     "deactivate-node",
     "send-node-heartbeat",

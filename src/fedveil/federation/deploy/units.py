@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import join
 from typing import Final
 
-from fedveil.federation.flower.network import SECRET, Link, relay_command, superlink_command
+from fedveil.federation.flower.network import LINK_PROGRAM, SECRET, Link, relay_command, superlink_command
 
 ETC: Final = Path("/etc/fedveil")
 RELAY_SOCKET: Final = Path("/run/fedveil-relay/relay.sock")
@@ -69,7 +69,8 @@ def link_unit(inside: int) -> str:
     installed.
     """
     here = ETC / "link"
-    command = superlink_command(_link(inside, here), here / "server.pem", here / "server.key", here / SECRET)
+    files = (here / "server.pem", here / "server.key", here / SECRET)
+    command = superlink_command(_link(inside, here), *files, program=(LINK_PROGRAM,))
     return _unit("fedveil: Flower link", join(command), "fedveil-link", _ALONE)
 
 

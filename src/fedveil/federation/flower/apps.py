@@ -5,8 +5,9 @@ aggregator's orders: list nodes, push, pull. Neither can read an envelope, and n
 """
 
 import socket
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -15,14 +16,18 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedveil.core.errors import FedveilError
 from fedveil.federation.aggregator.relay import READY
-from fedveil.federation.flower.internals import GUARD
+from fedveil.federation.flower.channel import Channel, NoPostBox
+from fedveil.federation.flower.guard_door import ENVELOPE, hand_to_guard
+from fedveil.federation.flower.internals import GUARD, TOKEN_HEADER, token_of
+from fedveil.federation.flower.network import Link
+from fedveil.federation.flower.post_box import RELAY_PATH
 from fedveil.wire import frames
 
 RECORD: Final = "fedveil"
-ENVELOPE: Final = "envelope"
 ONLINE: Final = "online"
-PATIENCE: Final = 3600.0  # seconds; the aggregator's own timeout is shorter
+_PAUSE: Final = 0.1  # seconds between looks for answers at a link without a post box
 
 client_app = ClientApp()
 
@@ -30,32 +35,38 @@ client_app = ClientApp()
 @client_app.query()
 def ask_guard(message: Message, context: Context) -> Message:
     """Hand the envelope to the guard on this machine and return its answer."""
-    path: Any = context.node_config[GUARD]
     envelope: Any = message.content[RECORD][ENVELOPE]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(PATIENCE)
-        connection.connect(str(path))
-        frames.send(connection, [(ENVELOPE, envelope)])
-        ((_, answer),) = frames.receive(connection)
+    answer = hand_to_guard(str(context.node_config[GUARD]), envelope)
     return Message(RecordDict({RECORD: ConfigRecord({ENVELOPE: answer})}), reply_to=message)
 
 
-def server_app(connection: socket.socket) -> ServerApp:
+def server_app(connection: socket.socket, link: Link) -> ServerApp:
     """Return the relay's app for the aggregator at the other end of this connection."""
     app = ServerApp()
 
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
         """Carry out orders until the aggregator leaves or sends something that is not an order."""
-        orders = Orders(grid)
         connection.settimeout(None)
-        with suppress(OSError, ValueError):
+        token = {TOKEN_HEADER: token_of(grid)}
+        channel = Channel(link.host, link.port, link.authority, RELAY_PATH, lambda _: token)
+        orders = Orders(grid)
+        with suppress(OSError, ValueError, FedveilError), closing(channel):
+            carry_out = channel.exchange if _has_post_box(channel) else orders.carry_out
             frames.send(connection, [(READY, b"")])
             while True:
-                (what, detail), *blocks = frames.receive(connection)
-                frames.send(connection, orders.carry_out(what, detail, blocks))
+                frames.send(connection, carry_out(frames.receive(connection)))
 
     return app
+
+
+def _has_post_box(channel: Channel) -> bool:
+    """Return whether the link has a post box; then orders are passed on as they are."""
+    try:
+        channel.exchange([("nodes", b"")])
+    except NoPostBox:
+        return False
+    return True
 
 
 @final
@@ -68,8 +79,9 @@ class Orders:
     _kept: dict[str, bytes] = field(default_factory=dict)  # replies that did not fit into the last answer
     _singly: bool = False
 
-    def carry_out(self, what: str, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
+    def carry_out(self, order: frames.Blocks) -> frames.Blocks:
         """Answer one order; raise ``ValueError`` for an unknown one."""
+        (what, detail), *blocks = order
         known: dict[str, Callable[[bytes, frames.Blocks], frames.Blocks]] = {
             "nodes": self._nodes,
             "push": self._push,
@@ -98,10 +110,17 @@ class Orders:
     def _pull(self, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
         """Return what came back for these messages: an envelope, or nothing if the relay reports a failure.
 
-        ``detail``: how many bytes of envelopes the aggregator accepts at once. What does not fit is kept for the next
-        order; an envelope that can never fit is reported as a failure.
+        ``detail``: how many bytes of envelopes the aggregator accepts at once, and how many seconds it waits. What does
+        not fit is kept for the next order; an envelope that can never fit is reported as a failure.
         """
-        most, wanted = int(detail), [name for name, _ in blocks]
+        most, seconds = detail.split()
+        end, wanted = time.monotonic() + float(seconds), [name for name, _ in blocks]
+        while not (answers := self._ready(int(most), wanted)) and wanted and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        return answers
+
+    def _ready(self, most: int, wanted: list[str]) -> frames.Blocks:
+        """Return what has come back for these messages."""
         # A message of an earlier run was lost with its relay. Asked about it, the link would refuse the whole order.
         lost = {name: b"" for name in wanted if name not in self.sent}
         self._kept = lost | {name: envelope for name, envelope in self._kept.items() if name in wanted}

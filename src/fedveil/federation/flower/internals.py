@@ -1,7 +1,7 @@
 """All that fedveil uses of Flower beyond its public interface, and why; no other file imports such parts.
 
 Everything else is public: a ClientApp, a ServerApp, their messages and grid (apps.py), and Flower's commands
-(network.py). The public interface lacks four things:
+(network.py). The public interface lacks five things:
 
 - An executor for an app of this installation. ``flower-superexec`` runs whatever app somebody uploaded, so a stranger's
   code would run beside a site's guard; and it starts a process for each message, which makes a round of an empty app
@@ -11,6 +11,8 @@ Everything else is public: a ClientApp, a ServerApp, their messages and grid (ap
 - Short pauses. A SuperNode looks for a message every three seconds and for an answer every half second, which would be
   most of a round, and no option changes that.
 - A sign that the link or a node is ready. Only their logs say so.
+- A request that waits. The link answers at once, also if there is nothing, and its own messages cost some twenty
+  requests a site and round; so the post box (post_box.py) stands in front of its application, in the same process.
 
 Every function imports what it needs of Flower, so that a site's node does not load what only the relay needs.
 """
@@ -32,6 +34,7 @@ TRIED: Final = ("1.41.0", "1.42.0")  # the end-to-end tests passed with each of 
 LINK_READY: Final = "Uvicorn running on"  # in the link's log
 NODE_ADMITTED: Final = "SuperNode ID"  # in a node's log
 GUARD: Final = "guard"  # the entry of a node's configuration that names the guard's socket
+TOKEN_HEADER: Final = "flwr-task-token"  # noqa: S105  the name of the header that shows a task's token to the link
 
 _HEARTBEAT: Final = 2.0  # seconds between two heartbeats of a task
 _TRANSIENT: Final = frozenset({429, 502, 503, 504})  # status codes after which trying again may help
@@ -377,3 +380,44 @@ def node_loop() -> Any:
         return import_module("flwr.supernode.start_client_internal")
     except ImportError:
         return None
+
+
+def wrap_link(wrap: Callable[[Any], Any]) -> bool:
+    """Put an application in front of the link's own; return False, and leave it alone, if the link has changed."""
+    try:
+        module: Any = import_module("flwr.superlink.main")
+        make = module.create_app
+    except (ImportError, AttributeError):
+        return False
+
+    def create_app(*args: Any, **settings: Any) -> Any:
+        return wrap(make(*args, **settings))
+
+    module.__dict__["create_app"] = create_app
+    return True
+
+
+def known_node(app: Any, public: bytes) -> int | None:
+    """Return the number of the node that is registered with this public key at the link; None if none is."""
+    node: int | None = app.state.linkstate_factory.state().get_node_id_by_public_key(public)
+    return node
+
+
+def node_names(app: Any, nodes: list[int]) -> dict[int, str]:
+    """Return the names under which these nodes were registered."""
+    if not nodes:
+        return {}
+    return {
+        int(one.node_id): str(one.name) for one in app.state.linkstate_factory.state().get_node_info(node_ids=nodes)
+    }
+
+
+def known_task(app: Any, token: str) -> int | None:
+    """Return the run of the task that this token was given for; None if it has ended."""
+    task = app.state.linkstate_factory.state().get_task_by_token(token) if token else None
+    return None if task is None else int(task.run_id)
+
+
+def token_of(grid: Any) -> str:
+    """Return the token of the task that a grid works for."""
+    return str(grid._token)

@@ -29,6 +29,8 @@ from fedveil.version import __version__
 
 _FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # the frame that Flower's commands draw around their output
 _REGISTER: Final = ("supernode", "register")
+LINK_PROGRAM: Final = "fedveil-link"  # Flower's SuperLink with the post box
+LINK_MODULE: Final = ("-P", "-m", "fedveil.federation.flower.link")  # the same, of this Python
 _LISTENING: Final = "listening"
 SECRET: Final = "superexec.secret"  # noqa: S105  the name of the file that link and relay share
 _PROJECT: Final = """[build-system]
@@ -80,10 +82,15 @@ def check_installed() -> str:
     return version("flwr")
 
 
-def superlink_command(link: Link, certificate: Path, key: Path, secret: Path) -> list[str]:
-    """Return the command that starts the link: TLS, registered nodes, tasks by secret, nothing stored or installed."""
+def superlink_command(
+    link: Link, certificate: Path, key: Path, secret: Path, program: Sequence[str] = ("flower-superlink",)
+) -> list[str]:
+    """Return the command that starts the link: TLS, registered nodes, tasks by secret, nothing stored or installed.
+
+    ``program``: Flower's own, or :data:`LINK_PROGRAM` with the post box.
+    """
     return [
-        *("flower-superlink", "--host", link.host, "--port", str(link.port)),
+        *(*program, "--host", link.host, "--port", str(link.port)),
         *("--ssl-ca-certfile", str(link.authority), "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
         *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
@@ -124,7 +131,8 @@ def start_link(processes: Processes, link: Link, place: Path, patience: float = 
     """Start the link from its own folder, and wait until it is ready."""
     check_installed()
     own = replace(link, authority=place / link.authority.name)
-    command = superlink_command(own, place / "server.pem", place / "server.key", place / SECRET)
+    program = (sys.executable, *LINK_MODULE)
+    command = superlink_command(own, place / "server.pem", place / "server.key", place / SECRET, program)
     return _started(processes, "superlink", command, LINK_READY, patience)
 
 

@@ -1,6 +1,7 @@
-"""A site's node: Flower's SuperNode, which talks to the link, and the site's own executor beside it.
+"""A site's node: it carries envelopes between the link's post box and the guard, and needs nothing of Flower for it.
 
-``python -m fedveil.federation.flower.node`` is ``flower-supernode`` with shorter pauses.
+At a link without a post box (a SuperLink that a consortium runs already) it starts Flower's SuperNode, and the site's
+own executor beside it. ``python -m fedveil.federation.flower.node`` is ``flower-supernode`` with shorter pauses.
 """
 
 import os
@@ -10,14 +11,20 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
-from fedveil.core.errors import FedveilError
+from fedveil.core.errors import FedveilError, why
+from fedveil.federation.flower.channel import Channel, NoPostBox, NotAdmitted, node_headers
+from fedveil.federation.flower.guard_door import hand_to_guard
 from fedveil.federation.flower.internals import NODE_ADMITTED, is_tried, node_loop, shorten_pauses, untried_warning
 from fedveil.federation.flower.network import Link, check_installed, run_command, supernode_command
-from fedveil.federation.flower.processes import Processes, Started, free_port
+from fedveil.federation.flower.post_box import LONGEST_HOLD, NODE_PATH
+from fedveil.federation.flower.processes import Processes, Started, end_with_parent, free_port
 
 _AGAIN: Final = 5.0  # seconds before the next attempt
+_SOON: Final = 0.1  # seconds before the next attempt just after the link was lost
+_LOOK: Final = 0.2  # seconds between looks whether to stop
 
 
 class NodeEnded(FedveilError):
@@ -27,10 +34,90 @@ class NodeEnded(FedveilError):
 def run_node(
     link: Link, key: Path, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
 ) -> None:
-    """Run the node until told to stop; restart Flower's program when a restarted link has forgotten it.
+    """Run the node until told to stop: by the link's post box, or by Flower's program where the link has none.
 
-    ``patience``: seconds to try to get admitted; then this ends, so that its supervisor can start it again. A link
-    counts a killed node as alive for up to a minute, and does not admit it again before.
+    ``patience``: seconds to try to get admitted; then this ends, so that its supervisor can start it again.
+    """
+    channel = Channel(link.host, link.port, link.authority, NODE_PATH, node_headers(key))
+    try:
+        _admitted(channel, patience, stop, tell)
+    except NoPostBox:
+        tell("the link has no post box; starting Flower's node")
+        run_flower_node(link, key, guard, patience, stop, tell)
+        return
+    if stop():
+        return
+    tell("connected")
+    # A request waits in a thread of its own, because it cannot be interrupted; it ends with this process.
+    carrying = Thread(target=_carry, args=(channel, guard, patience, stop, tell), daemon=True)
+    carrying.start()
+    while carrying.is_alive() and not stop():
+        carrying.join(_LOOK)
+    if not stop():
+        raise NodeEnded("The link does not let this node in any more; is it still registered?")
+
+
+def _why(error: Exception) -> str:
+    """Return why the link did not answer, in one phrase."""
+    return why(error) if isinstance(error, OSError) else str(error).rstrip(".")
+
+
+def _admitted(channel: Channel, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]) -> None:
+    """Return when the link lets this node in; try again for some time, since it may not be registered yet."""
+    end, said = time.monotonic() + patience, ""
+    while not stop():
+        try:
+            channel.exchange([("", b""), ("hold", b"0")])
+        except (OSError, NotAdmitted) as error:
+            if time.monotonic() >= end:
+                raise NodeEnded(f"The link did not let this node in: {_why(error)}.") from error
+            if str(error) != said:
+                tell("not let in; trying again")
+            said = str(error)
+            time.sleep(min(_AGAIN, max(end - time.monotonic(), 0.1)))
+        else:
+            return
+
+
+def _carry(
+    channel: Channel, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+) -> None:
+    """Carry questions to the guard and answers back, until the link has not let this node in for some time."""
+    name, answer, since = "", b"", None
+    while not stop():
+        try:
+            blocks = channel.exchange([(name, answer), ("hold", b"%.1f" % LONGEST_HOLD)])
+        except (OSError, FedveilError) as error:  # a restarted link has forgotten its nodes until a run is resumed
+            if since is None:
+                tell(f"the link has let go; trying again ({_why(error)})")
+            since = time.monotonic() if since is None else since
+            if isinstance(error, FedveilError) and time.monotonic() - since >= patience:
+                return
+            time.sleep(_SOON if time.monotonic() - since < _AGAIN else _AGAIN / 5)
+            continue
+        if since is not None:
+            tell("connected")
+        name, answer, since = "", b"", None
+        if blocks:
+            ((name, question),) = blocks
+            answer = _ask_guard(guard, question, tell)
+
+
+def _ask_guard(path: Path, question: bytes, tell: Callable[[str], None]) -> bytes:
+    """Return the guard's answer; nothing, which counts as a failure, if there is none."""
+    try:
+        return hand_to_guard(path, question)
+    except OSError as error:
+        tell(f"the guard did not answer ({type(error).__name__})")
+        return b""
+
+
+def run_flower_node(
+    link: Link, key: Path, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+) -> None:
+    """Run Flower's SuperNode until told to stop; restart it when a restarted link has forgotten it.
+
+    A link counts a killed node as alive for up to a minute, and does not admit it again before.
     """
     version = check_installed()
     from fedveil.federation.flower.apps import client_app  # Flower is imported only here
@@ -93,6 +180,7 @@ def supernode_program(version: str) -> list[str]:
 
 def main() -> None:
     """Run ``flower-supernode`` with this process's arguments and shorter pauses."""
+    end_with_parent()
     if not shorten_pauses(node_loop()):
         sys.stderr.write("Flower's loop has changed; this node looks for messages every three seconds\n")
     run_command("flower-supernode", sys.argv[1:])

@@ -1,5 +1,6 @@
-"""Child processes: each in its own session, watched and stopped by its process id."""
+"""Child processes: each in its own session, watched, stopped by its process id, and ended with whoever started it."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ from typing import IO, Final, Self, final
 from fedveil.core.errors import FedveilError
 
 _GRACE: Final = 5.0  # seconds between asking a process to end and killing it
+PARENT: Final = "FEDVEIL_PARENT"  # in the environment: the process with which this one is to end
+_DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of Linux
 SAFE: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -35,6 +38,17 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     programs = str(Path(sys.executable).parent)
     path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **SAFE, "PATH": path, "FLWR_HOME": str(home), **(extra or {})}
+
+
+def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the system end this process when the one that started it for a trial is gone, however that ended."""
+    parent = os.environ.pop(PARENT, "")
+    if not parent:
+        return
+    with suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, int(number))
+    if str(os.getppid()) != parent:  # it was gone already
+        os.kill(os.getpid(), number)
 
 
 @dataclass(slots=True)
@@ -100,7 +114,7 @@ def _signal_session(process: "subprocess.Popen[bytes]", number: signal.Signals) 
 
 def _session(leader: int) -> list[int]:
     """Return the process ids of a session from /proc; the session has the id of its leader."""
-    found = [leader]
+    members = [leader]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -109,8 +123,8 @@ def _session(leader: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if int(fields[3]) == leader and int(entry.name) != leader:
-            found.append(int(entry.name))
-    return found
+            members.append(int(entry.name))
+    return members
 
 
 @final
@@ -132,15 +146,15 @@ class Processes:
         with log.open("ab") as out:
             process = subprocess.Popen(  # noqa: S603  the commands are our own
                 list(command),
-                env=environment(self.home, extra),
+                env=environment(self.home, {**(extra or {}), PARENT: str(os.getpid())}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=self.apart,
             )
-        found = Started(name, process, log, before)
-        self.started.append(found)
-        return found
+        started = Started(name, process, log, before)
+        self.started.append(started)
+        return started
 
     def __enter__(self) -> Self:
         return self

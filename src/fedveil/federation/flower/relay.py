@@ -58,7 +58,7 @@ class Relay:
         with connection:
             try:
                 with closing(self._executor()) as executor:
-                    app = server_app(connection)
+                    app = server_app(connection, self.link)
                     while not has_left(connection) and not executor.run_next(app, lambda: shut(connection)):
                         select.select([connection], [], [], _LOOK)
             except Exception as error:  # an aggregator whose connection is closed asks for another relay

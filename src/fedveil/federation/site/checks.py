@@ -11,13 +11,14 @@ from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.terms import fits
 from fedveil.federation.site.data import SiteData
 from fedveil.planning.plan import Plan
-from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.measured.stage import check_sought
 from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.shape import with_shape
 from fedveil.stages.prepare.sizes import check_sizes
-from fedveil.stages.synthesise.plan import SynthesisPlan
+from fedveil.stages.sums import COUNTED
 from fedveil.stages.synthesise.table import Table
-from fedveil.stages.train.registry import acts_of
+from fedveil.stages.train.acting import acts_of
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from fedveil.wire.keys import Card
@@ -25,11 +26,8 @@ from fedveil.wire.keys import Card
 
 def check_proposed(plan: Carried, asked: Content, data: SiteData, name: str, peers: Mapping[str, Card]) -> None:
     """Refuse a plan that is not for the data of this site, or that charges them for too little."""
-    if isinstance(plan, SynthesisPlan):
-        check_synthesis(plan, asked, data)
-        return
     if isinstance(plan, MeasuredPlan):
-        check_measured(plan, asked, data)
+        (check_synthesis if plan.stage == GENERATOR else check_measured)(plan, asked, data)
         return
     fits(plan, data.shape(outline_at(plan, data, asked)))
     check_proposal(plan, asked, data.records)
@@ -73,7 +71,7 @@ def outline_at(plan: Plan, data: SiteData, proposal: Content) -> Outline | None:
     if not counted or not isinstance(whiten, bool) or cells.outline.open_texts:
         raise Refused("other-preparation")
     try:
-        outline = replace(cells.outline, components=asked, whiten=whiten, slots=0)
+        outline = replace(with_shape(cells.outline, plan.model), components=asked, whiten=whiten, slots=0)
         check_sizes(planned, outline, data.records.classes)
     except FedveilError as error:
         raise Refused("other-preparation") from error
@@ -99,11 +97,12 @@ def check_evaluation(plan: Plan, data: SiteData) -> None:
         raise Refused("other-evaluation")
 
 
-def check_synthesis(plan: SynthesisPlan, proposal: Content, data: SiteData) -> None:
+def check_synthesis(plan: MeasuredPlan, proposal: Content, data: SiteData) -> None:
     """Refuse a generator that the site's columns are not for, and counts of words that nobody has listed."""
     table = table_at(data)
     columns = len(table.outline.numbers) + len(table.outline.texts) + 1
-    if not 2 <= plan.data.features <= columns or "categories" in plan.preparation:
+    planned = all(name in plan.sums for name in COUNTED) and plan.counts and "categories" not in plan.sums
+    if not (planned and 2 <= plan.data.features <= columns):
         raise Refused("other-generator")
     fits(plan, replace(data.records.shape, features=plan.data.features, bound=plan.data.bound))
     check_numbers(plan.data.clients, proposal, data.records)
@@ -112,17 +111,22 @@ def check_synthesis(plan: SynthesisPlan, proposal: Content, data: SiteData) -> N
 def check_measured(plan: MeasuredPlan, proposal: Content, data: SiteData) -> None:
     """Refuse sums of other columns than the site has, or that charge a record for less than it adds."""
     try:
-        check_sought(plan, table_at(data).outline)
+        check_sought(plan, table_at(data, counted=False).all_columns)
     except FedveilError as error:
         raise Refused("other-generator") from error
     fits(plan, data.shape())
     check_numbers(plan.data.clients, proposal, data.records)
 
 
-def table_at(data: SiteData) -> Table:
-    """Return the site's cells; refuse a site that has rows in their place, or that leaves words to be learned."""
+def table_at(data: SiteData, *, counted: bool = True) -> Table:
+    """Return the site's cells; refuse a site that has rows in their place.
+
+    ``counted``: every column is, so there must be a target, and all words must be listed.
+    """
     cells = data.cells
-    if cells is None or cells.reading is None or cells.reading.labels.name is None or cells.outline.open_texts:
+    if cells is None or cells.reading is None:
+        raise Refused("other-generator")
+    if counted and (cells.reading.labels.name is None or cells.outline.open_texts):
         raise Refused("other-generator")
     labels = cells.reading.labels
     return Table(

@@ -18,18 +18,18 @@ from fedveil.core.files import owners_folder
 from fedveil.core.importing import Allowed, allowing
 from fedveil.data.records import Records
 from fedveil.engine.files import private_folder, write_atomically
-from fedveil.federation.agreements.carried import Carried, seeded
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.encrypted import KEY_FILE
-from fedveil.federation.agreements.enrolment import enrolment, roster_of
+from fedveil.federation.agreements.enrolment import Roster, enrolment, roster_of
 from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
-from fedveil.federation.agreements.masked import STAGES
+from fedveil.federation.agreements.masked import MASK, is_masked
 from fedveil.federation.agreements.terms import plan_of
-from fedveil.federation.agreements.turns import all_floors, server_of
+from fedveil.federation.agreements.turns import server_of
 from fedveil.federation.site.checks import check_proposed
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.encrypted import EncryptedSite
 from fedveil.federation.site.kept_answer import KeptAnswer
-from fedveil.federation.site.masked import MaskedSite
+from fedveil.federation.site.masked import MaskedSite, draw_mask_key, masked_state
 from fedveil.federation.site.record import Record, World
 from fedveil.federation.site.stages import MEMORY, SiteStages
 from fedveil.federation.site.state import SiteState, save_state
@@ -38,8 +38,10 @@ from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Neighbours, Unit
-from fedveil.stages.train.registry import acts_of
+from fedveil.stages.train.acting import acts_of
+from fedveil.sums.masks.amortised import public_of
 from fedveil.sums.seam import Whole
+from fedveil.version import __version__
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, Refused, unseal
 from fedveil.wire.keys import Card, Identity
@@ -113,7 +115,8 @@ class Guard:
     """Handles one envelope at a time and returns the sealed answer.
 
     ``show`` displays a page to the operator; ``finished`` is called with the folder of a run that has ended; ``note``
-    tells the operator what nobody else may know of the site's own records.
+    tells the operator what nobody else may know of the site's own records. ``idle`` is called after what takes memory
+    once, before the guard waits for messages.
     """
 
     site: Site
@@ -122,8 +125,9 @@ class Guard:
     show: Callable[[Carried], None]
     finished: Callable[[Path], None]
     note: Callable[[str], None] = lambda text: None
+    idle: Callable[[], None] = lambda: None
     _works: dict[str, SiteStages] = field(default_factory=dict)
-    _machines: dict[str, MaskedSite] = field(default_factory=dict)
+    _masks: dict[str, MaskedSite] = field(default_factory=dict)
     _kept: KeptAnswer = field(default_factory=KeptAnswer)
 
     def handle(self, data: bytes) -> bytes:
@@ -142,7 +146,8 @@ class Guard:
         asked = Content.read(opened.body)
         match opened.head.kind:
             case "hello":
-                return "here", self.site.data.description()
+                description = self.site.data.description()
+                return "here", replace(description, values={**description.values, "version": __version__})
             case "propose":
                 return self._propose(asked, opened.body, record, state)
             case "step":
@@ -178,10 +183,11 @@ class Guard:
             raise Refused("not-private")
         self._charge(plan, record, state, agreed)
         write_atomically(record.private / "proposal", body)
-        if not (state.plan or seeded(plan)):
+        if not (state.plan or plan.seeded):
             # drawn before the first answer and never again, so that the noise of a round is drawn once
             record.draw_key()
         save_state(record.private / "state", agreed)
+        self.idle()
         return "accepted", Content(values={"plan": plan.hash})
 
     def _charge(self, plan: Carried, record: Record, state: SiteState, agreed: SiteState) -> None:
@@ -227,58 +233,64 @@ class Guard:
         return parts
 
     def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Answer one stage of a masked round.
-
-        Only masked numbers, and the shares that open their sum, leave the site.
-        """
+        """Answer a masked round: its masked numbers, and in a second exchange what opens the sum, leave the site."""
         if not state.plan:
             raise Refused("not-accepted")
-        plan, _ = self._agreed(record, state)
-        turn, body = opened.head.round, opened.body
+        turn = opened.head.round
         if self._server(record, state, turn) != "secure-aggregation":
             raise Refused("unknown-kind")
-        if record.run not in self._machines:
-            keys = self._roster(record, plan)
-            self._machines[record.run] = MaskedSite(plan, record.run, self.world.random, self.site.identity, keys)
-        machines = self._machines[record.run]
-        again = machines.repeated(turn, body)
-        if again is not None:
-            return "masked", again
-        if asked.values.get("stage") != STAGES[0]:
-            return "masked", machines.go_on(turn, asked, body)
-        begun = state.begun(turn, hashlib.sha256(body).hexdigest())
-        parts = self._parts(record, state, turn, asked, begun)
-        return "masked", machines.begin(turn, asked, body, parts, all_floors(plan)[turn][0])
+        site = self._masked_site(record, state)
+        setting, mine = site.setting(turn, asked)
+        if asked.values.get("stage") != MASK:
+            after, content = site.open(setting, asked, state)
+            save_state(record.private / "state", after)
+            return "masked", content
+        stepped = masked_state(state.stepped(turn, hashlib.sha256(opened.body).hexdigest()), setting)
+        if (again := self._kept.to(opened)) is not None:
+            return again
+        parts = self._parts(record, state, turn, asked, stepped)
+        return self._kept.keep(opened, "masked", site.mask(setting, mine, parts))
+
+    def _masked_site(self, record: Record, state: SiteState) -> MaskedSite:
+        """Return the masked rounds of a run, set up once in a process."""
+        if record.run not in self._masks:
+            plan, _ = self._agreed(record, state)
+            roster = self._roster(record, plan)
+            self._masks[record.run] = MaskedSite(
+                plan, record.run, self.site.identity, roster, self._cards(), record.private
+            )
+        return self._masks[record.run]
 
     def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Exchange identity keys for masked sums, once in a run.
-
-        Send the site's list, then check the lists of all sites.
-        """
+        """Exchange the keys of masked sums, once in a run: send the site's list, then check the lists of all sites."""
         if not state.plan:
             raise Refused("not-accepted")
         plan, proposal = self._agreed(record, state)
-        if plan.trust.identities is None:
+        if not is_masked(plan):
             raise Refused("unknown-kind")
-        own = enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist())
+        public = public_of(draw_mask_key(record.private, self.world.random))
+        own = enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist(), public)
         if opened.head.kind == "enrol":
             return "enrolled", Content(blocks={"list": own})
-        roster_of(asked.blocks, self._cards(), record.run, plan.data.clients)
+        roster_of(asked.blocks, self._known_cards(plan), record.run, plan.data.clients)
         path = record.private / "roster"
-        mine = asked.blocks[self.site.identity.name] == own
+        mine = asked.blocks.get(self.site.identity.name) == own
         if not mine or (path.exists() and path.read_bytes() != opened.body):
             raise Refused("other-roster")
         write_atomically(path, opened.body)
         return "known", Content()
 
-    def _roster(self, record: Record, plan: Carried) -> dict[int, bytes]:
-        """Return the clients' identity keys, checked again as they are read; no keys if the plan uses none."""
-        if plan.trust.identities is None:
-            return {}
+    def _roster(self, record: Record, plan: Carried) -> Roster:
+        """Return the sites' clients and keys, checked again as they are read."""
         path = record.private / "roster"
         if not path.exists():
             raise Refused("no-roster")
-        return roster_of(Content.read(path.read_bytes()).blocks, self._cards(), record.run, plan.data.clients)
+        blocks = Content.read(path.read_bytes()).blocks
+        return roster_of(blocks, self._known_cards(plan), record.run, plan.data.clients)
+
+    def _known_cards(self, plan: Carried) -> dict[str, Card] | None:
+        """Return the public keys of all sites, where the plan has them check each other."""
+        return None if plan.trust.identities is None else self._cards()
 
     def _cards(self) -> dict[str, Card]:
         return {**self.site.peers, self.site.identity.name: self.site.identity.card}
@@ -310,8 +322,7 @@ class Guard:
         if not state.plan:
             raise Refused("not-accepted")
         plan, _ = self._agreed(record, state)
-        relay = acts_of(plan.method.kind).relay if isinstance(plan, Plan) else None
-        if relay is None or not isinstance(plan, Plan):
+        if not isinstance(plan, Plan) or (relay := acts_of(plan.method.kind).relay) is None:
             raise Refused("unknown-kind")
         turn = opened.head.round
         work = self._work(record, state)
@@ -335,7 +346,7 @@ class Guard:
         return server_of(plan, turn)
 
     def _entropy(self, record: Record, plan: Carried, proposal: Content) -> Entropy:
-        return record.entropy(plan, self.site.data, proposal.values.get("seed") if seeded(plan) else None)
+        return record.entropy(plan, self.site.data, proposal.values.get("seed") if plan.seeded else None)
 
     def _finish(self, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
@@ -349,8 +360,9 @@ class Guard:
             raise Refused("finished")
         record.destroy_secrets()  # last, because a round that could still be asked for would get other noise
         self._works.pop(record.run, None)
-        self._machines.pop(record.run, None)
+        self._masks.pop(record.run, None)
         self.finished(record.folder)
+        self.idle()
         return "recorded", Content()
 
     def _work(self, record: Record, state: SiteState) -> SiteStages:

@@ -25,7 +25,6 @@ from fedveil.federation.agreements.vouched_key import vouched
 from fedveil.federation.site.record import World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum
-from fedveil.ledger.costs import written
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Opened, Refused, unseal
 from fedveil.wire.keys import Card, Identity
@@ -99,7 +98,7 @@ class KeyHolder:
         if not self.accept & {plan.hash, ANY}:
             raise Refused("not-accepted")
         made_at(folder / "private" / KEY_FILE, plan)  # made now, because a holder that cannot make a key must not agree
-        write_atomically(folder / "plan.toml", written(plan).encode(), mode=PUBLIC)
+        write_atomically(folder / "plan.toml", plan.text().encode(), mode=PUBLIC)
         write_atomically(folder / "private" / "proposal", body)
         save_state(folder / "private" / "state", agreed)
         return "accepted", Content(values={"plan": plan.hash})

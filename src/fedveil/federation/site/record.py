@@ -18,20 +18,17 @@ import numpy as np
 from fedveil.core.errors import BadValue
 from fedveil.engine.ending import destroy_secrets
 from fedveil.engine.files import PUBLIC, private_folder, write_atomically
-from fedveil.engine.preparing import write_notes
-from fedveil.federation.agreements.carried import Carried, private
+from fedveil.engine.study import write_notes
+from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.upkeep import SECRETS
 from fedveil.ledger import Cap, Ledger
-from fedveil.ledger.costs import written
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.planning.plan import Plan
-from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.sums import FILE as PREPARATION
-from fedveil.stages.synthesise.generator import FILE as GENERATOR
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.wire.envelope import Refused
 
 _SALT: Final = 32
@@ -70,14 +67,14 @@ class Record:
             charges = [entry for entry in ledger.entries() if entry.kind == "charge"]
         if not known and any(entry.run == self.run for entry in charges):
             raise Refused("lost-memory")
-        if alone and private(plan) and any(e.run != self.run and e.payload["plan"] == plan.hash for e in charges):
+        if alone and plan.private and any(e.run != self.run and e.payload["plan"] == plan.hash for e in charges):
             raise Refused("already-run")
 
     def charge(self, plan: Carried, data: SiteData, caps: tuple[Cap, ...]) -> None:
         """Charge the whole run to the site's budget before anything is sent; charging again has no effect."""
         with self._ledger(data) as ledger:
             self._transaction(ledger, plan).charge(plan, caps=caps)
-        write_atomically(self.folder / "plan.toml", written(plan).encode(), mode=PUBLIC)
+        write_atomically(self.folder / "plan.toml", plan.text().encode(), mode=PUBLIC)
         if not (self.private / "prepared").exists():
             salt = self.world.random(_SALT)
             write_atomically(self.private / "prepared", salt + data.records_fingerprint(salt).encode())
@@ -116,11 +113,8 @@ class Record:
 
     def release(self, plan: Carried, data: SiteData, model: bytes, learned: bytes | None = None) -> None:
         """Record the release, and keep the released model; ``learned``: its preparation, where it has one."""
-        if isinstance(plan, SynthesisPlan):
-            self._release_generator(plan, data, model)
-            return
         if isinstance(plan, MeasuredPlan):
-            self._release_file(plan, data, plan.file, model)
+            self._release_result(plan, data, model)
             return
         _check_model(plan, model)
         also = []
@@ -137,20 +131,13 @@ class Record:
         metrics: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
         write_atomically(self.folder / "metrics.json", (json.dumps(metrics, indent=1) + "\n").encode(), mode=PUBLIC)
 
-    def _release_generator(self, plan: SynthesisPlan, data: SiteData, text: bytes) -> None:
-        """Record the release of a generator, and keep it."""
-        try:
-            found = Generator.read(text)
-        except BadValue as error:
-            raise Refused("wrong-shape") from error
-        if (found.name, found.records, len(found.columns)) != (plan.name, plan.units, plan.data.features):
-            raise Refused("wrong-shape")
-        self._release_file(plan, data, GENERATOR, text)
-
-    def _release_file(self, plan: Carried, data: SiteData, name: str, content: bytes) -> None:
+    def _release_result(self, plan: MeasuredPlan, data: SiteData, content: bytes) -> None:
+        """Record the release of what a stage of noisy sums computed, and keep it."""
+        if plan.stage == GENERATOR:
+            _check_generator(plan, content)
         with self._opened(data) as ledger:
             export = self._transaction(ledger, plan).release(content).export()
-        write_atomically(self.folder / name, content, mode=PUBLIC)
+        write_atomically(self.folder / plan.file, content, mode=PUBLIC)
         write_atomically(self.folder / "ledger.jsonl", export, mode=PUBLIC)
 
     def _check_charged(self, plan: Carried, data: SiteData) -> None:
@@ -177,6 +164,16 @@ class Record:
 
     def _transaction(self, ledger: Ledger, plan: Carried) -> Transaction:
         return Transaction(ledger, self.run, moment(plan, self.world.now()))
+
+
+def _check_generator(plan: MeasuredPlan, text: bytes) -> None:
+    """Refuse unless this is a generator of the plan's columns."""
+    try:
+        found = Generator.read(text)
+    except BadValue as error:
+        raise Refused("wrong-shape") from error
+    if (found.name, found.records, len(found.columns)) != (plan.name, plan.units, plan.data.features):
+        raise Refused("wrong-shape")
 
 
 def _check_learned(model: bytes, learned: bytes | None) -> None:

@@ -7,7 +7,7 @@ what it answers costs what was charged; and a turn is answered once, for one que
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
@@ -17,9 +17,8 @@ import numpy as np
 from fedveil.core.errors import FedveilError
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
-from fedveil.engine.evaluating import ModelEvaluator, evaluation_in
 from fedveil.engine.files import write_atomically
-from fedveil.engine.preparing import units_of
+from fedveil.engine.run import evaluator_of
 from fedveil.federation.agreements.carried import Carried
 from fedveil.federation.agreements.turns import Span, span_of, spans
 from fedveil.federation.site.checks import outline_at, table_at
@@ -27,7 +26,7 @@ from fedveil.federation.site.data import SiteData
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.stages.adding import Noising, noised
-from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.measured.stage import stage_named
 from fedveil.stages.measuring import Asked, Contributing, Known, Measures, after, noising_of
 from fedveil.stages.prepare.contributions import range_counts
@@ -36,17 +35,14 @@ from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.magnitudes import BINS
 from fedveil.stages.prepare.notes import notes_for_holder
 from fedveil.stages.protocol import Answering, needed_row
-from fedveil.stages.stage import SumsStage
-from fedveil.stages.sums import STEPS, Measurement
+from fedveil.stages.stage import Stage
+from fedveil.stages.sums import STEPS, Measurement, Sums, root_up
 from fedveil.stages.synthesise.asking import Question
 from fedveil.stages.synthesise.cells import NumberCells, WordCells
-from fedveil.stages.synthesise.counts import TableCounts
-from fedveil.stages.synthesise.plan import SynthesisPlan
-from fedveil.stages.synthesise.table import Table
-from fedveil.stages.train.registry import acts_of
+from fedveil.stages.synthesise.table import Table, TableCounts
+from fedveil.stages.train.acting import acts_of
 from fedveil.stages.train.rounds import packed, unpacked
 from fedveil.stages.train.stage import Training
-from fedveil.stages.units import Sums, root_up
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
@@ -78,7 +74,7 @@ class SiteStages:
         """
         span = span_of(self.plan, turn)
         local = turn - span.first
-        if isinstance(span.stage, SumsStage):
+        if span.stage.sums:
             found = self._contributing(span, span.stage, local, asked).parts(local, asked)
             clients = self.plan.data.clients
             noising = noising_of(span.stage.sums.measurements, self.plan.trust, clients, self.entropy)
@@ -97,10 +93,10 @@ class SiteStages:
         """The numbers of the site's clients in the whole study."""
         return tuple(self.proposal.rows["numbers"].tolist())
 
-    def _contributing(self, span: Span, stage: SumsStage, turn: int, asked: Content) -> Contributing:
+    def _contributing(self, span: Span, stage: Stage, turn: int, asked: Content) -> Contributing:
         """Return what the site's rows contribute to a measurement."""
         one, records = stage.sums.measurements[turn], self.data.records
-        if isinstance(self.plan, SynthesisPlan):
+        if stage.name == GENERATOR:
             contributions = self._counts(one, asked)
         elif isinstance(self.plan, MeasuredPlan):
             contributions = self._next(self._measuring(self.plan), sums_in(stage, asked, turn), one)
@@ -130,14 +126,16 @@ class SiteStages:
     @property
     def prepared(self) -> bool:
         """Whether the rule for rows is learned in this run."""
-        return isinstance(self.plan, Plan) and bool(self.plan.preparation) and self.data.cells is not None
+        return bool(self.plan.preparation) and self.data.cells is not None
 
     def _learning(self, by: Measures) -> LearnedRule:
         plan, cells, records = self.plan, self.data.cells, self.data.records
-        outline = outline_at(plan, self.data, self.proposal) if isinstance(plan, Plan) else None
-        if outline is None or cells is None or not isinstance(plan, Plan):
+        if not isinstance(plan, Plan) or cells is None:
             raise Refused("unknown-kind")
-        return learn(plan.preparation, outline, cells.columns, records.targets, records.classes, units_of(plan), by)
+        outline = outline_at(plan, self.data, self.proposal)
+        if outline is None:
+            raise Refused("unknown-kind")
+        return learn(plan.preparation, outline, cells.columns, records.targets, records.classes, plan.units, by)
 
     def keep_learned(self, asked: Content) -> list[str] | None:
         """Keep the sums of the whole preparation; return notes for the operator, None if they were told before.
@@ -227,15 +225,17 @@ class SiteStages:
     # The evaluation
 
     def _evaluated(self, plan: Plan) -> Records:
-        return self.data.counted(self.learned, held=not evaluation_in(plan).trains)
+        return self.data.counted(self.learned, held=not plan.evaluation.trains)
 
     def _counting(self, plan: Plan, records: Records, model: Vector) -> Callable[[Measures], Any]:
-        return lambda by: ModelEvaluator.of(plan, model).counted(records, by, None)
+        return lambda by: evaluator_of(plan, model).counted(records, by, None)
 
     # Any other stage of noisy sums
 
     def _measuring(self, plan: MeasuredPlan) -> Callable[[Measures], Any]:
-        code, rows = stage_named(plan.stage), table_at(self.data)
+        own = np.array(self.numbers, dtype=np.int64)[self.data.records.owner]
+        rows = replace(table_at(self.data, counted=False), owner=own, clients=plan.data.clients)
+        code = stage_named(plan.stage)
         return lambda by: code.result(plan.stated, plan.sums, rows, plan.units, by)
 
     # Tables of a generator

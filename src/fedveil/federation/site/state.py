@@ -15,7 +15,8 @@ from fedveil.wire.envelope import Refused
 class SiteState:
     """The number of the last instruction, the last round answered and its question, and the plan that was agreed to.
 
-    ``opened`` and ``sum``: the last round whose encrypted sum was opened here, and which sum that was.
+    ``masked``: the setting under which the last round was masked. ``opened`` and ``sum``: the last round whose
+    encrypted or masked sum was opened here, and which sum that was.
     """
 
     number: int = -1
@@ -26,6 +27,7 @@ class SiteState:
     finished: bool = False
     opened: int = -1
     sum: str = ""
+    masked: str = ""
 
     def numbered(self, number: int) -> "SiteState":
         """Return the state after the next instruction; refuse an old number as a replay."""
@@ -47,14 +49,8 @@ class SiteState:
             raise Refused("changed-round")
         return replace(self, round=turn, asked=asked)
 
-    def begun(self, turn: int, asked: str) -> "SiteState":
-        """Return the state after beginning a masked round, which can be begun only once."""
-        if turn == self.round:
-            raise Refused("spent-round")
-        return self.stepped(turn, asked)
-
     def opening(self, turn: int, message: str) -> "SiteState":
-        """Return the state after opening an encrypted sum; refuse a second sum of the same round.
+        """Return the state after opening a sum, encrypted or masked; refuse a second sum of the same round.
 
         Two sums over different clients would reveal single updates.
         """

@@ -5,7 +5,7 @@ leakage are computed from records without noise: they go into the public record 
 records public; otherwise they are for the data holder only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
-from fedveil.jobs.attack.cost import most_runs
-from fedveil.jobs.attack.game import game, what_hiding_buys
+from fedveil.jobs.attack.cost import most_runs, words_of_time
+from fedveil.jobs.attack.game import MIDDLE, Sitting, hiding_rows, played
 from fedveil.jobs.attack.leakage import leakage
 from fedveil.jobs.attack.membership import attacked, watched
 from fedveil.jobs.attack.one_run import one_run
@@ -29,8 +29,9 @@ from fedveil.jobs.attack.sampler import sampler_finding
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import finite_or_none
-from fedveil.stages.train.registry import attack_view
+from fedveil.stages.train.observation import attack_view
 from fedveil.version import __version__
 
 Watch = Callable[[str], None]
@@ -45,6 +46,7 @@ class Effort:
 
     runs: int = 4000
     shadows: int = 32
+    processes: int = 1
     alarm: float = 1e-6
     canary_alarm: float = 0.05
 
@@ -89,11 +91,13 @@ def audit_run(
     runs, why = playable(plan, effort)
     skipped += [f"the distinguishing game: {why}"] if why else []
     if runs:
-        tell(f"playing the distinguishing game, {runs:,} runs on each of two data sets")
-        findings += game(plan, runs, entropy, alarm=effort.alarm)
-        if plan.method.hides:
-            tell("measuring what hiding buys")
-            hidden_state = _hiding(plan, runs, effort.alarm, entropy)
+        how_long = words_of_time(plan, runs)
+        tell(f"playing the distinguishing game, at most {runs:,} runs on each of two data sets, {how_long}")
+        sitting = Sitting(processes=effort.processes, watch=tell)
+        observers = [*ADVERSARIES, MIDDLE] if plan.method.hides else [view_of(plan).seen_by]
+        games = played(plan, runs, entropy, observers, alarm=effort.alarm, sitting=sitting)
+        findings += [finding for name, finding in games.items() if name != MIDDLE]
+        hidden_state = _hiding(plan, games) if plan.method.hides else None
     findings += canaries
     draws = sampler_finding(plan, entropy, alarm=effort.alarm)
     if draws is not None and draws.verdict == "broken":  # right draws measure no epsilon: there is nothing to say
@@ -171,13 +175,13 @@ def _unknown(plan: Plan) -> str:
     return "" if getattr(method, "clipping", "individual") == "individual" else "it is not known for clipped batches"
 
 
-def _hiding(plan: Plan, runs: int, alarm: float, entropy: Entropy) -> dict[str, Any]:
-    rows = what_hiding_buys(plan, runs, entropy, alarm=alarm)
+def _hiding(plan: Plan, games: Mapping[str, Finding]) -> dict[str, Any]:
+    rows = hiding_rows(plan, games)
     shown = [
-        {"sees": sees, "certified": finite_or_none(found.certified), "measured": finite_or_none(found.measured)}
-        for sees, found in rows
+        {"sees": sees, "certified": finite_or_none(row.certified), "measured": finite_or_none(row.measured)}
+        for sees, row in rows
     ]
-    return {"runs": runs, "delta": plan.target.delta, "rows": shown}
+    return {"runs": max(row.details["runs"] for _, row in rows), "delta": plan.target.delta, "rows": shown}
 
 
 def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:

@@ -154,7 +154,9 @@ def stacked(batches: list[Batch]) -> Batch:
 def copies(records: Records, which: Indices, weights: Vector | None, runs: int) -> Batch:
     """Return a batch of these records alone, for as many runs."""
     rows = records.features[which]
-    return stacked([Batch(rows, records.targets[which], row_norms(rows), weights)] * runs)
+    features = _blocks(np.tile(rows, (runs, 1)), runs)
+    repeated = None if weights is None else np.tile(weights, runs)
+    return Batch(features, np.tile(records.targets[which], runs), np.tile(row_norms(rows), runs), repeated)
 
 
 def stepped(parts: Parts, rule: Rule, turn: int, before: Vector, batch: Batch, noise: Vector) -> Vector:

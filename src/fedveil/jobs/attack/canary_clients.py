@@ -23,7 +23,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Adversary, finite_or_none
 from fedveil.stages.train.base import Method
-from fedveil.stages.train.registry import attack_view
+from fedveil.stages.train.observation import attack_view
 
 _INSIDE = 1 - 2.0**-40
 

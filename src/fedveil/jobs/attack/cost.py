@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedveil.audit.game import MOST
+from fedveil.audit.game import CHOOSING, MOST
 from fedveil.jobs.attack.releases import WIDTH, rows_each, view_of
 from fedveil.planning.plan import Plan
 
@@ -17,17 +17,30 @@ def most_runs(plan: Plan) -> int:
     return _hidden(plan) if plan.method.hides else _releases(plan)
 
 
+def words_of_time(plan: Plan, runs: int) -> str:
+    """Return about how long so many runs take at most, in words."""
+    seconds = 600 * runs * _work_of_run(plan) / NUMBERS
+    return f"about {seconds:,.0f} s at most" if seconds < 120 else f"about {seconds / 60:,.0f} minutes at most"
+
+
+def _work_of_run(plan: Plan) -> float:
+    """Return how many numbers one run on each of the two data sets processes."""
+    if not plan.method.hides:
+        return NUMBERS / max(1, _releases(plan))
+    run, data = plan.run, plan.data
+    return 2 * (run.passes * data.records * data.features + run.total * plan.dimension)
+
+
 def _hidden(plan: Plan) -> int:
-    """Return the number for a hidden plan, from the memory of each run.
+    """Return the number for a hidden plan, from the memory of each run of a block.
 
     Kept for each run: model and noise of every round, for both data sets and once more while they are joined; the place
-    of every record, its row number and norm. Everything is made twice (for what hiding buys).
+    of every record, its row number and norm. The largest block is the one that chooses.
     """
     run, data = plan.run, plan.data
     fixed = 4 * _WORD * data.records * data.features
-    each = 6 * _WORD * run.total * plan.dimension + 7 * _WORD * data.records
-    work = 4 * (run.passes * data.records * data.features + run.total * plan.dimension)
-    return int(min(MOST, max(0, BYTES - fixed) // each, NUMBERS // work))
+    each = CHOOSING * (6 * _WORD * run.total * plan.dimension + 7 * _WORD * data.records)
+    return int(min(MOST, max(0, BYTES - fixed) // each, NUMBERS // _work_of_run(plan)))
 
 
 def _releases(plan: Plan) -> int:

@@ -21,20 +21,18 @@ from fedveil.audit.claim import claim_of_alone
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, Seen, play
 from fedveil.audit.record import Audit
-from fedveil.certificate.synthesis import certify_synthesis
+from fedveil.certificate.certify import certify_measured
 from fedveil.core.checks import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.row_rule import Labels
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Measurer, Measures
 from fedveil.stages.prepare.columns import Columns, Outline, Words
-from fedveil.stages.sums import COUNTED, STEPS, Measurement, NoisySums
-from fedveil.stages.synthesise.counts import TableCounts
+from fedveil.stages.sums import COUNTED, STEPS, Measurement, NoisySums, Sums, root_up
 from fedveil.stages.synthesise.learn import learned_generator
-from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.table import Table
-from fedveil.stages.units import Sums, root_up
+from fedveil.stages.synthesise.table import Table, TableCounts
 from fedveil.version import __version__
 
 _WORDS: Final = 18  # of a column, which the coarsest look tells apart
@@ -77,7 +75,7 @@ class _Scene:
     ``rows``: the word of each record in each column; the last ``victims`` of them are those to be told apart.
     """
 
-    plan: SynthesisPlan
+    plan: MeasuredPlan
     rows: Indices
     victims: int
 
@@ -85,9 +83,9 @@ class _Scene:
     def measurements(self) -> NoisySums:
         """The measurements with the plan's noise, for three columns."""
         sizes = {"ones": (3 * (_WORDS + 2), 3), "pairs": (3 * 42**2, 3), "cliques": (40**2, 1)}
-        own = self.plan.preparation
+        own = self.plan.sums
         found = [replace(own[name], size=size, bound=root_up(count)) for name, (size, count) in sizes.items()]
-        return NoisySums(measurements=tuple(found), share=self.plan.preparation.share)
+        return NoisySums(measurements=tuple(found), share=self.plan.sums.share)
 
     def measured(self, there: Indices, entropy: Entropy, by: Measuring) -> list[Counts]:
         """Measure all counts with the noise of one key; ``there``: which of the victims take part."""
@@ -123,7 +121,7 @@ def audit_generator(
     """Play the games on the plan of a generator that was made; its records are checked first, and none is read."""
     require(FEWEST <= runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", runs)
     require(0 < alarm < 0.5, "alarm", "lie strictly between 0 and .5", alarm)
-    certificate = certify_synthesis(folder, __version__)
+    certificate = certify_measured(folder, __version__)
     if watch is not None:
         watch("playing the distinguishing game on the counts and on the choice of pairs")
     found = generator_game(certificate.plan, runs, entropy, alarm=alarm)
@@ -131,7 +129,7 @@ def audit_generator(
 
 
 def generator_game(
-    plan: SynthesisPlan,
+    plan: MeasuredPlan,
     runs: int,
     entropy: Entropy,
     *,
@@ -160,13 +158,13 @@ def _key(entropy: Entropy, name: str, run: int) -> Entropy:
     return Entropy(entropy.words(f"generator game {name}", run, 4).tobytes(), private=entropy.private)
 
 
-def _many(plan: SynthesisPlan) -> int:
+def _many(plan: MeasuredPlan) -> int:
     """How many records have each word, so that noise hides no word."""
-    return 2 * math.ceil(_CLEAR * max(plan.preparation[name].noise for name in ("ones", "pairs")) * 2)
+    return 2 * math.ceil(_CLEAR * max(plan.sums[name].noise for name in ("ones", "pairs")) * 2)
 
 
 def counts_seen(
-    plan: SynthesisPlan, runs: int, entropy: Entropy, by: Measuring = lambda inner: inner
+    plan: MeasuredPlan, runs: int, entropy: Entropy, by: Measuring = lambda inner: inner
 ) -> tuple[Seen, Seen]:
     """Return what the attacker makes of the counts: along what the victim adds, over the variance of the noise.
 
@@ -197,7 +195,7 @@ def counts_seen(
 
 
 def choices_seen(
-    plan: SynthesisPlan, runs: int, entropy: Entropy, by: Measuring = lambda inner: inner
+    plan: MeasuredPlan, runs: int, entropy: Entropy, by: Measuring = lambda inner: inner
 ) -> tuple[Seen, Seen]:
     """Return which pair is chosen, with and without the record that decides which of two pairs depends more."""
     own, many = np.arange(_WORDS), _many(plan)

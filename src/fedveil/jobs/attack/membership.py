@@ -23,8 +23,6 @@ from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.stages.train.registry import pulls_when_empty
 
-DELTAS = (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.2, 0.4)
-
 
 def membership(
     study: Wanted, data: Given = None, *, shadows: int = 64, alarm: float = 0.05, entropy: Entropy | None = None
@@ -71,7 +69,7 @@ def attacked(plan: Plan, shadows: Shadows, *, claim: Claim | None = None, alarm:
     threshold on one is a threshold on the other.
     """
     plain, runs = shadows.confidence, shadows.coins.shape[0]
-    claim = claim_of_plan(plan, "final-model", DELTAS) if claim is None else claim
+    claim = claim_of_plan(plan, "final-model") if claim is None else claim
     attacks = {"loss threshold": plain, "LiRA online": np.empty_like(plain), "LiRA offline": np.empty_like(plain)}
     for run in range(runs):
         others = np.arange(runs) != run

@@ -22,7 +22,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Adversary
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import project
 
 Mask = NDArray[np.bool_]
 _MOST_FEATURES = 60  # with more features, too few runs are left to choose a direction

@@ -11,8 +11,7 @@ from fedveil.core.values import Indices
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
-from fedveil.stages.train.observation import AttackView, Observations
-from fedveil.stages.train.registry import attack_view
+from fedveil.stages.train.observation import AttackView, Observations, attack_view
 
 
 def with_noise(plan: Plan, factor: float) -> Plan:

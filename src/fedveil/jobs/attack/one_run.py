@@ -12,7 +12,7 @@ import numpy as np
 
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
-from fedveil.audit.one_run import finding_of_scores
+from fedveil.audit.one_run import Family, finding_of_scores
 from fedveil.certificate.certify import certify, read_records
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, why
@@ -22,11 +22,13 @@ from fedveil.data.canaries import canary_rows, other_targets, sign_rows
 from fedveil.data.read_npz import model_arrays
 from fedveil.engine import coins
 from fedveil.engine.coins import check_commitment, read_coins
+from fedveil.jobs.attack.observing import with_noise
 from fedveil.models.loss import NetworkLoss
 from fedveil.planning.plan import Plan
+from fedveil.stages.train.observation import attack_view
 from fedveil.version import __version__
 
-DELTAS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)  # deltas of the claim besides the plan's own, for smaller p-values
+_POINTS = 16  # of the curve of a plan with other noise: fewer than of its own, which claims less and is faster
 
 
 def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
@@ -42,8 +44,17 @@ def one_run(folder: Path, *, alarm: float = 0.05) -> Finding:
     check_commitment(kept, entries[0].payload["extra"].get(coins.CHARGED))
     scores = canary_scores(plan, _model(folder))
     details = {"scores_in": _mean(scores[kept.coins]), "scores_out": _mean(scores[~kept.coins])}
-    claim = claim_of_plan(plan, "final-model", DELTAS)
-    return finding_of_scores(scores, kept.coins, claim, delta=plan.target.delta, alarm=alarm, details=details)
+    claim = claim_of_plan(plan, "final-model")
+    return finding_of_scores(
+        scores, kept.coins, claim, delta=plan.target.delta, family=family_of(plan), alarm=alarm, details=details
+    )
+
+
+def family_of(plan: Plan) -> Family | None:
+    """Return what this plan promises of its final model with its noise multiplied; None if that is not known."""
+    if plan.selection or attack_view(plan.method.kind) is None:
+        return None
+    return lambda times: claim_of_plan(with_noise(plan, times), "final-model", _POINTS)
 
 
 def canary_scores(plan: Plan, model: Vector) -> Vector:

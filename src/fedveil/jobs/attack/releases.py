@@ -19,13 +19,12 @@ from fedveil.core.errors import BadValue
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.jobs.attack.drawn_runs import picked_ratio
-from fedveil.models.torch.loss import STAND_IN
+from fedveil.models.torch.criteria import STAND_IN
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.privacy.trust import CENTRAL
 from fedveil.stages.evaluate.statement import NO_EVALUATION
-from fedveil.stages.train.observation import Push, Releases
-from fedveil.stages.train.registry import attack_view
+from fedveil.stages.train.observation import Push, Releases, attack_view
 from fedveil.theory.filtering import lfilter
 
 WIDTH = 200  # number of runs in one problem
@@ -113,7 +112,8 @@ def wide_problem(plan: Plan, present: bool) -> tuple[Plan, Records]:
     # A client that sends records' sums adds all of their noise by itself, whoever adds up, masked or not, and who else
     # is there; so its releases are those of a run with this one client, which no mask could hide among others.
     trust = plan.trust if view.clients else CENTRAL
-    wide = replace(plan, data=records.shape, method=view.widened(plan, WIDTH), trust=trust, evaluation=NO_EVALUATION)
+    method = view.widened(plan, WIDTH)
+    wide = replace(plan, data=records.shape, method=method, trust=trust, evaluation=NO_EVALUATION, canaries=0)
     return wide, records
 
 

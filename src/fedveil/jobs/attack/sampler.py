@@ -8,8 +8,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import promise
 from fedveil.privacy.guarantee import Adversary
-from fedveil.stages.train.observation import DrawnRounds
-from fedveil.stages.train.registry import attack_view
+from fedveil.stages.train.observation import DrawnRounds, attack_view
 
 CELLS = 2_000_000  # units times rounds that are drawn
 _FEWEST, _MOST = 4, 400  # passes

@@ -1,27 +1,65 @@
 """The candidates of a comparison: algorithms by name, or observers of one algorithm; each planned or refused."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue, FedveilError
 from fedveil.core.tables import read_tables
 from fedveil.data.load import Loaded
-from fedveil.engine.preparing import planned_columns
-from fedveil.jobs.compare.noises import by_noise
+from fedveil.engine.study import planned_for
 from fedveil.jobs.compare.result import Entry, View
 from fedveil.planning.design import Planned, read_request
 from fedveil.planning.plan import Plan
-from fedveil.planning.promises import promise
+from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.planning.study import Study
 from fedveil.privacy.guarantee import Adversary
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.train.auto import AutoRequest
-from fedveil.stages.train.registry import KINDS, facts_of, weighed_for
-from fedveil.stages.train.request import AlgorithmRequest, NoiseCanMove
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.correlation import CORRELATED, DRAWN, INDEPENDENT
+from fedveil.stages.train.registry import DEFAULT, KINDS, facts_of, weighed_for
+from fedveil.stages.train.request import AlgorithmRequest, NoiseCanMove, NoiseComesInKinds, ScheduleRequest
+
+_WORDS: Final = {
+    INDEPENDENT: "new noise in every round",
+    CORRELATED: "later rounds take off noise of earlier ones; who takes part when is known",
+    DRAWN: "the same, with records that draw their rounds within classes",
+    DEFAULT: "models before the last one are hidden, which covers for noise",
+}
+
+
+def by_noise(study: Study) -> list[tuple[Entry, tuple[Study, ...]]]:
+    """Return a row for every observer and kind of noise, each for the study's target against that observer."""
+    rows: list[tuple[Entry, tuple[Study, ...]]] = []
+    for adversary in ADVERSARIES:
+        for name, request in _requests(study, adversary):
+            schedule = study.schedule if request.kind == study.algorithm.kind else ScheduleRequest()
+            target = replace(study.target, adversary=adversary)
+            one = replace(study, algorithm=request, schedule=schedule, baselines=False, target=target)
+            label = f"{name}, {adversary}"
+            said = _WORDS[name] if adversary == ADVERSARIES[0] else ""
+            entry = Entry(label=label, algorithm=request.kind, adversary=adversary, explained=said)
+            rows.append((entry, (one,)))
+    return rows
+
+
+def _requests(study: Study, adversary: Adversary) -> Iterator[tuple[str, AlgorithmRequest]]:
+    """Yield each kind of noise with the algorithm that has it; what the study says of its own algorithm stays.
+
+    Against a server, noise that the server would add is added by the clients.
+    """
+    own = study.algorithm
+    usual = (read_request({"kind": kind}) for kind in weighed_for(study.target.unit))
+    base = next(request for request in (own, *usual) if isinstance(request, NoiseComesInKinds))
+    for name, request in base.noises.items():
+        if adversary.startswith("server") and isinstance(request, NoiseCanMove):
+            yield name, request.noised_by_clients()
+        else:
+            yield name, request
+    yield DEFAULT, own if own.kind == DEFAULT else read_request({"kind": DEFAULT})
+
 
 LOCAL = "local noise"
 # The target's observer decides who adds the noise.
@@ -131,7 +169,7 @@ def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tup
     held = 0 if loaded.test is None else len(loaded.test)
     try:
         if isinstance(loaded, Unprepared):
-            planned = planned_columns(study, loaded)
+            planned = planned_for(study, loaded)
         else:
             planned = study.planned(loaded.train.shape, held, loaded.test_public)
         plan = planned.plan

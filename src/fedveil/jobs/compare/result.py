@@ -20,7 +20,8 @@ class Entry:
 
     ``gradients``: how many gradients of records one run computes, all clients together; ``dispersal``: how many of them
     a client computes, on average, between two of its messages (van Dijk and Nguyen, section 2.6): how far its model
-    may move before others learn of it. None where that is not known.
+    may move before others learn of it. None where that is not known. ``areas``: the AUC of each run, of a model of
+    classes; ``useless``: whether no run did better than the best constant answer.
     """
 
     label: str
@@ -33,6 +34,8 @@ class Entry:
     noise: str = ""
     noise_on_average: float | None = None
     scores: tuple[float, ...] = ()
+    areas: tuple[float, ...] = ()
+    useless: bool = False
     model_spread: float | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -44,6 +47,11 @@ class Entry:
     def mean(self) -> float | None:
         """Mean of the runs' scores."""
         return float(np.mean(self.scores)) if self.scores else None
+
+    @property
+    def auc(self) -> float | None:
+        """Mean of the runs' AUC."""
+        return float(np.mean(self.areas)) if self.areas else None
 
     @property
     def spread(self) -> float | None:
@@ -64,6 +72,7 @@ class Entry:
             "noise_on_average": finite_or_none(self.noise_on_average),
             "mean": finite_or_none(self.mean),
             "spread": finite_or_none(self.spread),
+            "auc": finite_or_none(self.auc),
             "scores": [finite_or_none(score) for score in self.scores],
             "model_spread": finite_or_none(self.model_spread),
             "bytes_up": self.bytes_up,
@@ -143,11 +152,8 @@ class Comparison:
 
     @property
     def no_better(self) -> list[str]:
-        """Which entries do no better, on average over their runs, than the best constant answer."""
-        least = self.baseline
-        if least is None or not math.isfinite(least):
-            return []
-        return [entry.label for entry in self.entries if entry.mean is not None and not entry.mean > least]
+        """Which entries do no better, in any of their runs, than the best constant answer."""
+        return [entry.label for entry in self.entries if entry.useless]
 
     def text(self) -> str:
         """Return the content of the file compare.json."""

@@ -1,34 +1,67 @@
 """Carry out a comparison: plan all, charge all, train all, measure."""
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from fedveil.core.checks import require
-from fedveil.core.errors import FedveilError
+from fedveil.core.errors import BadValue, FedveilError
 from fedveil.core.values import Vector
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.engine.baselines import centralised
-from fedveil.engine.preparing import learned_from
+from fedveil.engine.held_out import ledgers_beside
+from fedveil.engine.measure import centralised
+from fedveil.engine.study import learned_from
 from fedveil.engine.train import train
 from fedveil.jobs.compare.candidates import candidates, planned_entry
-from fedveil.jobs.compare.charges import charge, record
 from fedveil.jobs.compare.result import Comparison, Entry, View
 from fedveil.jobs.local import Given, Wanted, open_any_study, refuse_evaluation
-from fedveil.ledger.place import books_of
-from fedveil.ledger.transaction import costs_of
-from fedveil.models.metrics import evaluate_numbers, majority, scores
+from fedveil.ledger.place import books_of, open_books
+from fedveil.ledger.transaction import Transaction, caps_of, costs_of
+from fedveil.models.metrics import evaluate_classes, evaluate_numbers, majority, no_better, scores
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study
 from fedveil.planning.tune_request import NOT_TUNED
 from fedveil.stages.evaluate.request import UNSAID, EvaluationRequest
 from fedveil.stages.prepare.loading import Unprepared
-from fedveil.stages.train.trained import Trained
+from fedveil.stages.train.acting import Trained
+
+
+def charge(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[Plan]) -> str:
+    """Charge everything or nothing, under one name, before the first model is trained; return the name."""
+    study, name = comparison.study, f"compare-{os.urandom(12).hex()}"
+    with _opened(study, loaded, plans, name) as transaction:
+        transaction.charge_together(
+            [(plan, comparison.runs) for plan in plans],
+            study.target,
+            extra={"comparison": [plan.hash for plan in plans], "runs": comparison.runs},
+            caps=caps_of(study.books, study.target),
+        )
+    return name
+
+
+def record(comparison: Comparison, loaded: Loaded | Unprepared, plans: Sequence[Plan], name: str) -> None:
+    """Record the outcome by the hash of compare.json; the models themselves are not kept."""
+    with _opened(comparison.study, loaded, plans, name) as transaction:
+        transaction.release(comparison.text().encode(), also=["compare.json"])
+
+
+@contextmanager
+def _opened(study: Study, loaded: Loaded | Unprepared, plans: Sequence[Plan], name: str) -> Iterator[Transaction]:
+    """Open the ledger of the training data, and that of a held-out source that exact scores are released about."""
+    if books_of(study, None) is None:
+        raise BadValue("The study must name a ledger to be charged.")
+    with (
+        open_books(study, None, loaded.fingerprint) as ledger,
+        ledgers_beside(study, plans[0], loaded, ledger.path) as beside,
+    ):
+        yield Transaction(ledger, name, beside=beside)
 
 
 def compare(
@@ -103,7 +136,7 @@ def _measured(
 ) -> Entry:
     """Train and measure; a refusal of the data is reported like a refusal of the plan."""
     found: list[Trained] = []
-    scored: list[float] = []
+    scored: list[dict[str, Any]] = []
     began = clock()
     try:
         for run in range(runs):
@@ -121,7 +154,9 @@ def _measured(
         spread = float(np.sqrt(np.mean(np.var([one.model for one in found], axis=0, ddof=1))))
     return replace(
         entry,
-        scores=tuple(scored),
+        scores=tuple(one["score"] for one in scored),
+        areas=tuple(one["auc"] for one in scored if one.get("auc") is not None),
+        useless=bool(scored) and all(no_better(one) is not None for one in scored),
         model_spread=spread,
         bytes_up=round(sum(one.bytes_up for one in found) / runs),
         bytes_down=round(sum(one.bytes_down for one in found) / runs),
@@ -134,10 +169,15 @@ def _loaded(given: Loaded | Unprepared, plan: Plan, entropy: Entropy) -> Loaded:
     return given.loaded(learned_from(plan, given, entropy)) if isinstance(given, Unprepared) else given
 
 
-def _score(plan: Plan, model: Vector, held: Records) -> float:
-    held = held.present()
-    found = scores(plan.model.loss, model, held.features, held.targets)
-    return found["accuracy" if plan.data.classes else "r2"]
+def _score(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
+    """Return all metrics, and the one that algorithms are compared by as ``score``."""
+    held, loss = held.present(), plan.model.loss
+    found = scores(loss, model, held.features, held.targets)
+    if not plan.data.classes:
+        more = evaluate_numbers(loss.predict(model, held.features), held.targets)
+        return {**more, "score": found["r2"]}
+    names = [str(k) for k in range(held.classes)]
+    return {**evaluate_classes(loss, model, held.features, held.targets, names), **found, "score": found["accuracy"]}
 
 
 def _constant(loaded: Loaded | Unprepared) -> tuple[float | None, str]:
@@ -160,4 +200,5 @@ def _reference(study: Study, plans: Sequence[Plan], given: Loaded | Unprepared) 
     seed = study.seed
     loaded = _loaded(given, plans[0], Entropy.from_system() if seed is None else Entropy.from_seed(seed))
     assert loaded.test is not None  # noqa: S101  as it was given
-    return _score(plans[0], centralised(plans[0].model, loaded.train.present()), loaded.test)
+    score: float = _score(plans[0], centralised(plans[0].model, loaded.train.present()), loaded.test)["score"]
+    return score

@@ -223,7 +223,7 @@ def _described(source: Source, path: Path, stated: dict[str, Any]) -> tuple[str,
 
 
 def _source(data: str, reading: Mapping[str, Any]) -> Source:
-    return Source(source=data, feature_bound=1.0, classes=2, learned="all", **reading)
+    return Source.of(source=data, feature_bound=1.0, classes=2, learned="all", **reading)
 
 
 def _cells(opened: Sequence[Opened]) -> tuple[tuple[str, ...], dict[str, Cells]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedveil.core.tables import write_value
+from fedveil.data.spec import Features
 from fedveil.stages.prepare.request import BOUND
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -22,76 +23,113 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """All that a drafted study says. ``remarks``: sentences for its head; ``unused``: columns left out, and why.
+class DraftPrivacy:
+    """The promise that the study asks for; without a ``delta``, the usual one for so many records."""
 
-    Of ``classes`` and ``span`` one says what is predicted; neither while that is open. ``numbers`` and ``texts``: the
-    types of the features, which the study states, so that no cell decides them when it runs. ``identifiers``: columns
-    that are left out for their names alone. ``mixed``, ``unsettled`` and ``layout``: what the cells leave open
-    (:class:`fedveil.jobs.draft.columns.Columns`).
-    """
-
-    name: str
-    source: str
-    target: str | int
-    records: int
     epsilon: float = 1.0
     delta: float | None = None
-    reading: Mapping[str, Any] = field(default_factory=dict)
-    unused: Mapping[str, str] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
-    span: tuple[float, float] | None = None
-    client_column: str | None = None
     unit: str = "record"
     neighbours: str = "replace-one"
-    scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    bend: Mapping[str, float] = field(default_factory=dict)
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    fill: Mapping[str, str] = field(default_factory=dict)
-    drops_unlisted: bool = False
-    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTarget:
+    """What is predicted: a column, and its ``classes`` or its ``span``; neither while that is open.
+
+    ``guessed``: from its name or place. ``drops_unlisted``: a record with a rarer label takes no part.
+    """
+
+    column: str | int
+    classes: tuple[str, ...] = ()
+    span: tuple[float, float] | None = None
     guessed: bool = False
+    drops_unlisted: bool = False
+
+    @property
+    def declared(self) -> bool:
+        """Whether the values of the column are stated."""
+        return bool(self.classes) or self.span is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftColumns:
+    """The features by type, which the study states, so that no cell decides them when it runs.
+
+    ``unused``: columns left out, and why; ``identifiers``: those left out for their names alone. ``mixed``,
+    ``unsettled`` and ``layout``: what the cells leave open (:class:`fedveil.jobs.draft.columns.Columns`).
+    """
+
+    numbers: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    unused: Mapping[str, str] = field(default_factory=dict)
+    identifiers: tuple[str, ...] = ()
     mixed: tuple[str, ...] = ()
     unsettled: tuple[str, ...] = ()
     layout: Mapping[str, str] = field(default_factory=dict)
-    identifiers: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns to predict from."""
+        return tuple(name for name in (*self.numbers, *self.texts) if name not in self.unused)
+
+    def way_back(self, name: str) -> str:
+        """How a column that is left out for its name alone is used after all."""
+        return f" (--keep {name} uses it)" if name in self.identifiers else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """All that a drafted study says. ``remarks``: sentences for its head; ``rules``: how columns become numbers."""
+
+    name: str
+    source: str
+    target: DraftTarget
+    records: int
+    privacy: DraftPrivacy = DraftPrivacy()
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    columns: DraftColumns = field(default_factory=DraftColumns)
+    rules: Features = field(default_factory=Features)
+    client_column: str | None = None
+    remarks: tuple[str, ...] = ()
     ledger: str | None = None
 
     @property
     def questions(self) -> tuple[Question, ...]:
         """Everything that is open."""
-        found = []
-        if self.guessed:
-            found.append(Question("data.target", f"Is {self.target!r} the column to predict?", "--target COLUMN"))
-        if not self.classes and self.span is None:
-            asked = f"Which values can {self.target!r} have?"
-            found.append(Question("data.classes", asked, "--classes A,B,... or, for a number, --range LOW,HIGH"))
-        if not self.features:
-            asked = "No column is left to predict from. Which of those that are left out can be used?"
-            found.append(Question("data.columns", asked, "--keep COLUMN, --texts COLUMN, or a larger --epsilon"))
-        if self.identifiers:
-            named = ", ".join(map(repr, self.identifiers))
-            asked = f"Are these identifiers, which are left out: {named}?"
-            found.append(Question("data.ignore", asked, "--ignore COLUMN for each, or --keep COLUMN"))
-        return (*found, *self.doubts)
+        questions = []
+        if self.target.guessed:
+            questions.append(
+                Question("data.target", f"Is {self.target.column!r} the column to predict?", "--target COLUMN")
+            )
+        if not self.target.declared:
+            question = f"Which values can {self.target.column!r} have?"
+            questions.append(Question("data.classes", question, "--classes A,B,... or, for a number, --range LOW,HIGH"))
+        if not self.columns.features:
+            question = "No column is left to predict from. Which of those that are left out can be used?"
+            questions.append(Question("data.columns", question, "--keep COLUMN, --texts COLUMN, or a larger --epsilon"))
+        if self.columns.identifiers:
+            named = ", ".join(map(repr, self.columns.identifiers))
+            question = f"Are these identifiers, which are left out: {named}?"
+            questions.append(Question("data.ignore", question, "--ignore COLUMN for each, or --keep COLUMN"))
+        return (*questions, *self.doubts)
 
     @property
     def doubts(self) -> tuple[Question, ...]:
         """What one record could change in how the data are read, and columns that hold numbers and texts."""
-        found = []
-        for key, option in self.layout.items():
-            asked = "This was told from the first line, which seems to be a record. Is it so?"
-            found.append(Question(key, asked, option))
-        for name in self.mixed:
-            asked = f"{name!r} holds numbers or dates, and texts that mark no missing value. Leave it out?"
-            found.append(Question(f"column {name!r}", asked, f"--ignore {name}, --texts {name}, or clean it"))
-        for name in self.unsettled:
-            unit = self.unit
-            asked = f"The cells of one {unit} alone decide what {name!r} holds. Numbers or texts?"
-            found.append(Question(f"column {name!r}", asked, f"--numbers {name}, --texts {name} or --ignore {name}"))
-        return tuple(found)
+        doubts = []
+        for key, option in self.columns.layout.items():
+            question = "The first line seems to be a record, and only it says so. Is this right?"
+            doubts.append(Question(key, question, option))
+        for name in self.columns.mixed:
+            question = f"{name!r} holds numbers or dates, and texts that mark no missing value. Leave it out?"
+            doubts.append(Question(f"column {name!r}", question, f"--ignore {name}, --texts {name}, or clean it"))
+        for name in self.columns.unsettled:
+            unit = self.privacy.unit
+            question = f"The cells of one {unit} alone decide what {name!r} holds. Numbers or texts?"
+            doubts.append(
+                Question(f"column {name!r}", question, f"--numbers {name}, --texts {name} or --ignore {name}")
+            )
+        return tuple(doubts)
 
     @property
     def questions_left(self) -> tuple[str, ...]:
@@ -101,17 +139,12 @@ class Draft:
     @property
     def complete(self) -> bool:
         """Whether the study runs as it is; a guessed target can be right."""
-        return (bool(self.classes) or self.span is not None) and bool(self.features) and not self.doubts
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns to predict from."""
-        return tuple(name for name in (*self.numbers, *self.texts) if name not in self.unused)
+        return self.target.declared and bool(self.columns.features) and not self.doubts
 
     @property
     def learns(self) -> bool:
         """Whether something is left to learn: a column of numbers, or one of texts without categories."""
-        return any(name in self.numbers or name not in self.categories for name in self.features)
+        return any(name in self.columns.numbers or name not in self.rules.categories for name in self.columns.features)
 
     def text(self) -> str:
         """The study file."""
@@ -128,40 +161,40 @@ class Draft:
         yield "[data]"
         yield f"source = {write_value(self.source)}"
         yield from (f"{key} = {write_value(value)}" for key, value in self.reading.items())
-        yield f"target = {write_value(self.target)}"
-        if self.classes:
-            yield f"classes = {write_value(self.classes)}"
-        elif self.span is not None:
-            yield f"target_scale = {write_value(list(self.span))}"
-        if self.drops_unlisted:
+        yield f"target = {write_value(self.target.column)}"
+        if self.target.classes:
+            yield f"classes = {write_value(self.target.classes)}"
+        elif self.target.span is not None:
+            yield f"target_scale = {write_value(list(self.target.span))}"
+        if self.target.drops_unlisted:
             yield 'unlisted = "drop-row"              # a record with a rarer label takes no part'
         if self.client_column is not None:
             yield f"client_column = {write_value(self.client_column)}"
-        if self.features and not self.learns:
+        if self.columns.features and not self.learns:
             yield f"feature_bound = {write_value(BOUND)}                # everything is stated, so nothing is learned"
-        if self.unused:
-            yield f"ignore = {write_value(list(self.unused))}"
-            for name, why in self.unused.items():
-                yield f"# left out: {write_value(name)} {why}{self.way_back(name)}"
+        if self.columns.unused:
+            yield f"ignore = {write_value(list(self.columns.unused))}"
+            for name, why in self.columns.unused.items():
+                yield f"# left out: {write_value(name)} {why}{self.columns.way_back(name)}"
         for key in ("scale", "bend", "categories", "fill"):
-            yield from _rows(f"data.{key}", getattr(self, key))
-        yield from ("", "# [data.held_out]                  # to measure the model: records that are not public are")
-        yield "# fraction = 0.2                   # counted with noise, within the same epsilon"
+            yield from _rows(f"data.{key}", getattr(self.rules, key))
+        yield from ("", "[data.held_out]                    # to measure the model: these records do not train, and")
+        yield "fraction = 0.2                     # are counted with noise, each at the same epsilon"
 
     def _rest(self) -> Iterator[str]:
         if self.client_column is not None:
             yield from ("", "[clients]", 'kind = "column"')
-        kind = "huber" if self.span is not None else ("softmax" if len(self.classes) > 2 else "logistic")
+        kind = "huber" if self.target.span is not None else ("softmax" if len(self.target.classes) > 2 else "logistic")
         yield from ("", "[model]", f'kind = "{kind}"')
-        delta = usual_delta(self.records) if self.delta is None else self.delta
-        yield from ("", "[privacy]", f"epsilon = {write_value(self.epsilon)}", f"delta = {write_value(delta)}")
-        if self.unit != "record":
-            yield f'unit = "{self.unit}"'
-        if self.neighbours != "replace-one":
-            yield f'neighbours = "{self.neighbours}"'
+        delta = usual_delta(self.records) if self.privacy.delta is None else self.privacy.delta
+        yield from ("", "[privacy]", f"epsilon = {write_value(self.privacy.epsilon)}", f"delta = {write_value(delta)}")
+        if self.privacy.unit != "record":
+            yield f'unit = "{self.privacy.unit}"'
+        if self.privacy.neighbours != "replace-one":
+            yield f'neighbours = "{self.privacy.neighbours}"'
         if self.ledger is not None:
             yield from ("", "[books]", f"ledger = {write_value(self.ledger)}")
-        if self.features and not self.learns:
+        if self.columns.features and not self.learns:
             return
         yield from (
             "",
@@ -169,12 +202,8 @@ class Draft:
             'kind = "auto"                      # what is not stated above is learned with noise',
         )
         for key in ("numbers", "texts"):
-            if names := [name for name in getattr(self, key) if name not in self.unused]:
+            if names := [name for name in getattr(self.columns, key) if name not in self.columns.unused]:
                 yield f"{key} = {write_value(names)}"
-
-    def way_back(self, name: str) -> str:
-        """How a column that is left out for its name alone is used after all."""
-        return f" (--keep {name} uses it)" if name in self.identifiers else ""
 
 
 def usual_delta(records: int) -> float:

@@ -28,7 +28,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
     implies). ``classes``: the labels in advance; None takes the set of labels in ``y`` for public, of which each must
     have two records. ``budget`` charges every fit
     to one ledger. ``random_state`` makes a fit repeatable, and not private. ``algorithm`` and ``schedule`` are the
-    tables of a study file. ``coef_`` and ``intercept_`` apply to rows after scaling and cutting.
+    tables of a study file. ``shape``: whether each column adds a straight line or a curve of ``knots`` cells to the
+    score ("linear", "additive", or "auto", by the number of records and the budget). ``coef_`` and ``intercept_`` apply
+    to rows after this preparation.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         schedule: Any = None,
         budget: Any = None,
         prepare: Any = None,
+        shape: str = "auto",
+        knots: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -68,6 +72,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         self.schedule = schedule
         self.budget = budget
         self.prepare = prepare
+        self.shape = shape
+        self.knots = knots
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateLogisticRegression":
@@ -76,7 +82,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         check_classification_targets(y)
         labels, targets = self._labelled(y, clients)
         count = labels.size
-        model = ModelPlan(kind="logistic" if count == 2 else "softmax", l2=self.l2, clip=self.clip, radius=self.radius)
+        model = ModelPlan(kind="logistic" if count == 2 else "softmax", **self._model_settings())
         source = "read from y" if self.classes is None else "given as classes"
         rule = "declared: that these labels occur is public" if self.classes is None else "labels are checked"
         declared = (Assumption("set of labels", f"{count} labels, {source}", rule),)

@@ -28,12 +28,15 @@ from fedveil.models.spec import ModelPlan
 from fedveil.planning.design import read_request
 from fedveil.privacy.target import Target
 from fedveil.stages.prepare.request import BOUND
-from fedveil.stages.train.request import Task
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.request import ScheduleRequest, Task
 
 
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]
     """Fitting and scoring; the subclasses add labels or numbers to predict."""
+
+    def _model_settings(self) -> dict[str, Any]:
+        """Return what every model may state."""
+        return {name: getattr(self, name) for name in ("l2", "clip", "radius", "shape", "knots")}
 
     def _fitted(
         self,
@@ -75,7 +78,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         learning, shape = None, records.shape
         if asked is not None:
             outline = outline_of(stated, X.shape[1], asked, open_range)
-            measured, outline, shape = planned(asked, outline, shape, target)
+            model, measured, outline, shape = planned(asked, model, outline, shape, target)
             numbers = targets if open_range else None
             if open_range and (unsure := unsure_range(measured, outline, shape, target)) is not None:
                 warnings.warn(unsure, UserWarning, stacklevel=3)

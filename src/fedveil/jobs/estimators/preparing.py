@@ -14,10 +14,10 @@ from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.labels import scaled
 from fedveil.data.records import DataShape, Records
 from fedveil.jobs.estimators.rows import StatedRows
+from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
-from fedveil.planning.design import Planned, make_plan
+from fedveil.planning.design import Planned, make_plan, shared_budget
 from fedveil.planning.plan import Plan
-from fedveil.planning.shared_budget import shared_budget
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL
 from fedveil.stages.evaluate.statement import NO_EVALUATION
@@ -28,9 +28,9 @@ from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule, usual_factor
 from fedveil.stages.prepare.magnitudes import BINS
 from fedveil.stages.prepare.request import PrepareRequest
-from fedveil.stages.sums import Measurement, NoisySums
+from fedveil.stages.prepare.shape import settle_shape, with_shape
+from fedveil.stages.sums import Measurement, NoisySums, Sums
 from fedveil.stages.train.request import AlgorithmRequest, Task
-from fedveil.stages.units import Sums
 
 _SURE = 12.0  # deviations of the noise: with fewer units the largest of its counts may pass for the bulk of the targets
 TARGET = "target "  # how targets are called among the columns, which are called by their numbers
@@ -95,12 +95,21 @@ def outline_of(stated: StatedRows, columns: int, asked: PrepareRequest, with_tar
 
 
 def planned(
-    asked: PrepareRequest, outline: Outline, shape: DataShape, target: Target
-) -> tuple[NoisySums, Outline, DataShape]:
-    """What will be measured, and the shape of the rows that come out."""
+    asked: PrepareRequest, model: ModelPlan, outline: Outline, shape: DataShape, target: Target
+) -> tuple[ModelPlan, NoisySums, Outline, DataShape]:
+    """The model with its shape decided, what will be measured, and the shape of the rows that come out."""
+    model, _, _ = settle_shape(model, _without_copies(outline), shape, target, CENTRAL)
+    outline = with_shape(outline, model)
+    if model.additive:  # of the copies of the targets the range alone is measured: one knot, which nobody counts
+        copies = [name for name in outline.numbers if name.startswith(TARGET)]
+        outline = replace(outline, knots_at={**outline.knots_at, **dict.fromkeys(copies, (0.0,))})
     found, fitted = settled(asked, outline, shape, target, CENTRAL)
-    features = fitted.width - copies_in(fitted)
-    return found, fitted, replace(shape, features=features, bound=fitted.total)
+    return model, found, fitted, replace(shape, features=_without_copies(fitted).width, bound=fitted.total)
+
+
+def _without_copies(outline: Outline) -> Outline:
+    """The columns that rows are made of."""
+    return replace(outline, numbers=tuple(name for name in outline.numbers if not name.startswith(TARGET)))
 
 
 def _copies(columns: int) -> int:
@@ -144,6 +153,8 @@ class _Averaged:
     def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
         """Return the noisy sum; in every measurement of numbers the columns have equally many entries, in order."""
         found = self.inner.noisy_sum(planned, contributions, size)
+        if planned.name == "cells":  # of which the copies have none
+            return found
         columns = self.columns if planned.name != "ranges" else size // BINS  # columns with a stated range have none
         table = found.reshape(columns, -1)
         table[-self.copies :] = table[-self.copies :].mean(axis=0)
@@ -193,6 +204,6 @@ def prepared(
 def _without_targets(learned: LearnedRule, copies: int) -> LearnedRows:
     """The rule for rows alone, and the range of the targets."""
     numbers, found = learned.numbers[:-copies], learned.numbers[-1].range
-    outline = replace(learned.outline, numbers=learned.outline.numbers[:-copies])
+    outline = _without_copies(learned.outline)
     factor = usual_factor(outline, np.zeros(0))
     return LearnedRows(replace(learned, outline=outline, numbers=numbers, factor=factor), (found.low, found.high))

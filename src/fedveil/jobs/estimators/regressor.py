@@ -42,6 +42,8 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         schedule: Any = None,
         budget: Any = None,
         prepare: Any = None,
+        shape: str = "auto",
+        knots: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
@@ -61,12 +63,14 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
         self.schedule = schedule
         self.budget = budget
         self.prepare = prepare
+        self.shape = shape
+        self.knots = knots
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, clients: Any = None) -> "PrivateHuberRegressor":
         """Train on rows ``X`` with numbers ``y``; ``clients`` names who owns each row (None: one holder all)."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        model = ModelPlan(kind="huber", threshold=self.threshold, l2=self.l2, clip=self.clip, radius=self.radius)
+        model = ModelPlan(kind="huber", threshold=self.threshold, **self._model_settings())
         targets, declared = (
             np.asarray(y, dtype=np.float64),
             Assumption("target_range", "learned", "charged with the rest"),

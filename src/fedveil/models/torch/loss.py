@@ -14,16 +14,12 @@ from fedveil.core.checks import require
 from fedveil.core.errors import BadValue
 from fedveil.core.values import Indices, Matrix, Vector, whole
 from fedveil.models.loss import Constants, Link, Prediction, check_batch, check_bound, check_clip
+from fedveil.models.torch.criteria import OWN, PRECISIONS, check_criterion
 
 if TYPE_CHECKING:
     from fedveil.models.torch.engine import Engine
 
-_GENERATORS = "fedveil.models.torch.generators"
-STAND_IN = f"{_GENERATORS}:stand_in"
-PRECISIONS = ("float64", "float32")
 _FARTHEST = 30.0  # scores beyond this count as this: nothing bounds them
-OWN = "own"  # the module is called with rows and targets, and gives the loss: a generator
-CRITERIA = ("cross-entropy", "logistic", "mse", "huber", OWN)
 
 
 @final
@@ -53,7 +49,7 @@ class TorchLoss:
         require(self.precision in PRECISIONS, "model.precision", f"be one of {', '.join(PRECISIONS)}", self.precision)
         if not self.criterion:
             object.__setattr__(self, "criterion", "cross-entropy" if self.classes else "mse")
-        _check_criterion(self.criterion, self.classes)
+        check_criterion(self.criterion, self.classes)
         if self.parameters is not None:
             object.__setattr__(self, "parameters", whole("model.parameters", self.parameters))
             require(1 <= self.parameters <= 2**32, "model.parameters", "lie between 1 and 2**32", self.parameters)
@@ -191,28 +187,3 @@ class TorchLoss:
         hint = "The module is not the one that was planned."
         require(same, "model.module", f"have the plan's {self.parameters} parameters", checked.start.size, hint)
         return checked
-
-
-def vae_name(features: int, classes: int, latent: int, hidden: int) -> str:
-    """Return the name of a ready generator of these sizes, as a plan states it."""
-    return f"{_GENERATORS}:vae_{features}_{classes}_{latent}_{hidden}"
-
-
-def pair_name(features: int, classes: int, latent: int, units: int) -> str:
-    """Return the name of a ready adversarial pair of these sizes, as a plan states it."""
-    return f"{_GENERATORS}:pair_{features}_{classes}_{latent}_{units}"
-
-
-def moments_name(features: int, classes: int) -> str:
-    """Return the name of a generator made of moments, as a plan states it."""
-    return f"{_GENERATORS}:moments_{features}_{classes}"
-
-
-def _check_criterion(criterion: str, classes: int) -> None:
-    if isinstance(criterion, str) and ":" in criterion:
-        return
-    rule = f"be one of {', '.join(CRITERIA)}, or package.file:function"
-    require(criterion in CRITERIA, "model.criterion", rule, criterion)
-    fits = {"cross-entropy": classes >= 2, "logistic": classes == 2, OWN: classes >= 2}.get(criterion, classes == 0)
-    hint = "Use cross-entropy for classes, mse or huber for numbers."
-    require(fits, "model.criterion", f"suit data of {classes} classes (0 is regression)", criterion, hint)

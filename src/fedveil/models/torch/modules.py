@@ -11,19 +11,23 @@ which lets one record see another, the chain is returned as layers, and per-reco
 batch. Any other module (a branch, a sum of two ways, a step that is not listed) is differentiated record by record.
 """
 
+import hashlib
 import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from fedveil.core.checks import require
 from fedveil.core.errors import BadValue
 from fedveil.core.importing import is_own, named, own_path
 from fedveil.core.limits import PARAMETERS
+from fedveil.core.values import Matrix
+from fedveil.models.torch.criteria import OWN, PRECISIONS
 from fedveil.models.torch.library import device, need_torch, torch
-from fedveil.models.torch.loss import OWN
 
 _ACTIVATIONS = ("ReLU", "LeakyReLU", "ELU", "CELU", "GELU", "SELU", "SiLU", "Mish", "Tanh", "Sigmoid", "Softplus")
 _PLAIN = (*_ACTIVATIONS, "Identity", "MaxPool2d", "AvgPool2d")
@@ -324,3 +328,40 @@ def _reshape(name: str, more: tuple[Any, ...], options: dict[str, Any], sizes: s
     if len(more) == 2:
         return nn.Flatten() if isinstance(more[1], int) else None
     return nn.Unflatten(1, more[1:]) if all(isinstance(value, int) and value > 0 for value in more[1:]) else None
+
+
+@final
+class FrozenFeatures:
+    """A module as a frozen feature map: a public function of rows that is never trained (docs/feature-maps.md).
+
+    It runs in evaluation mode, on the processor, without gradients; a linear model on top of it keeps its guarantees.
+
+    ``shape``: of one record as the module takes it, for example (1, 28, 28); without it a record is a flat row.
+    ``fingerprint``: of structure and parameters, so that a plan that names the map names these very numbers.
+    """
+
+    def __init__(self, module: Any, *, shape: tuple[int, ...] | None = None, precision: str = "float64") -> None:
+        need_torch()
+        right = isinstance(module, torch.nn.Module)
+        require(right, "A frozen module", "be a torch.nn.Module", type(module).__name__)
+        require(precision in PRECISIONS, "precision", f"be one of {', '.join(PRECISIONS)}", precision)
+        self._type, self._shape = getattr(torch, precision), shape
+        self._module = module.to(device="cpu", dtype=self._type).eval().requires_grad_(False)
+        self.fingerprint = _fingerprint(self._module, shape, precision)
+
+    def __call__(self, rows: Matrix) -> Matrix:
+        """Return one row of numbers for each given row."""
+        given = torch.from_numpy(np.ascontiguousarray(rows)).to(self._type)
+        if self._shape is not None:
+            given = given.reshape(-1, *self._shape)
+        with torch.no_grad():
+            outputs = self._module(given)
+        return np.asarray(outputs.reshape(len(rows), -1).double().numpy())
+
+
+def _fingerprint(module: Any, shape: tuple[int, ...] | None, precision: str) -> str:
+    digest = hashlib.sha256(repr((str(module), shape, precision)).encode())
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(value.double().numpy()).tobytes())
+    return digest.hexdigest()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from fedveil.core.files import PUBLIC, write_atomically
 from fedveil.report import words
-from fedveil.report.markup import Markup, code, column_page, paragraph, section, table, tag
+from fedveil.report.markup import Markup, code, column_page, folded, paragraph, section, table, tag
 from fedveil.report.quality_sections import ends_text
 from fedveil.report.regulator.about import About
+from fedveil.report.regulator.compliance import anonymity_rows, technical_rows, terms_rows
 from fedveil.report.regulator.exposure import ALARMS, Gain, gain, unprotected
 from fedveil.report.regulator.questions import answers, unit_text, utility_text
 from fedveil.report.regulator.registry import entry, yaml_text
@@ -42,6 +43,7 @@ def card(view: View, about: About) -> list[Part]:
         _quality(view),
         unprotected_part(view),
         questions_part(view, about, gained),
+        *compliance_parts(view, about, gained),
         Part("why", "Why these choices", (about.answer("justification"),)),
     ]
 
@@ -60,6 +62,21 @@ def questions_part(view: View, about: About, gained: Gain) -> Part:
     return Part("questions", "A regulator's questions", (said,), ("point", "answer"), rows)
 
 
+def compliance_parts(view: View, about: About, gained: Gain) -> list[Part]:
+    """Return what the run answers of other frameworks; none of it is a legal opinion."""
+    anonymous = (
+        "The points of EDPB Opinion 28/2024. The run gives the facts; the controller argues, and the authority judges.",
+    )
+    annex = ("The items of Annex IV of Regulation (EU) 2024/1689 that the records of a run can fill.",)
+    terms = ("In the terms of ISO/IEC 20889, Privacy enhancing data de-identification terminology.",)
+    heads = ("point", "answer")
+    return [
+        Part("anonymity", "Is the model anonymous?", anonymous, heads, tuple(anonymity_rows(view, about, gained))),
+        Part("annex-iv", "Technical documentation", annex, heads, tuple(technical_rows(view, about))),
+        Part("terms", "Terms of de-identification", terms, heads, tuple(terms_rows(view))),
+    ]
+
+
 def _model(view: View, about: About) -> Part:
     plan = view.plan
     digest = next((row.sha256 for row in view.released if row.sha256), None)
@@ -71,7 +88,7 @@ def _model(view: View, about: About) -> Part:
         ("published", about.answer("published")),
         ("plan (SHA-256)", view.plan_hash),
         *([] if digest is None else [("model.npz (SHA-256)", digest)]),
-        ("certificate signed by", view.signer if view.signer and view.fits else "nobody"),
+        ("certificate signed by", view.signed.signer if view.signed.signer and view.signed.valid else "nobody"),
         ("written by", f"fedveil {view.version}"),
     )
     return Part("model", "The model", (), ("what", "value"), rows)
@@ -200,7 +217,7 @@ def regulator(view: View) -> Markup:
         ".",
     )
     parts = [attacker_part(gained), unprotected_part(view), questions_part(view, About(), gained)]
-    return section("regulator", "For a regulator", intro, *(_part_section(part) for part in parts))
+    return folded("regulator", "For a regulator", intro, *(_part_section(part) for part in parts))
 
 
 def _part_section(part: Part) -> list[object]:

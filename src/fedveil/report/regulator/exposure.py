@@ -40,7 +40,7 @@ def gain(view: View, seen: Observer) -> Gain:
     if seen.epsilon is None:
         return Gain(power=dict.fromkeys(ALARMS, 1.0), bit=1.0, mu=None, points=())
     points = {seen.delta: seen.epsilon}
-    for curve in view.curves:
+    for curve in view.proof.curves:
         if curve.adversary == seen.adversary:
             points |= {delta: epsilon for delta, epsilon in curve.points if epsilon is not None}
     ordered = tuple(sorted(points.items()))

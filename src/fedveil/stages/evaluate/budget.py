@@ -12,12 +12,13 @@ from fedveil.data.spec import Places
 from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.plan import EvaluationPlan
 from fedveil.stages.evaluate.request import SHARE, EvaluationRequest
 from fedveil.stages.evaluate.statement import Evaluation, contribution, sized
+from fedveil.stages.measured.plan import EVALUATION, MeasuredPlan, canonical_text
 from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.sums import ERRORS, Measurement, NoisySums, variance_left
 
+FILE: Final = "evaluation.json"  # what is released of an evaluation that trains nothing
 _PLACES_SHARE: Final = 0.15  # of the evaluation's own budget, for where the parts begin and end
 _CHOICES: Final = (8, 12, 16, 24, 32, 48)
 _PLACES: Final = 64
@@ -83,12 +84,21 @@ def settled_evaluation(
 
 def evaluation_plan(
     name: str, model: str, data: DataShape, target: Target, places: Places | None, bins: int | None = None
-) -> EvaluationPlan:
-    """Return the plan that spends the target's budget on the counts."""
+) -> MeasuredPlan:
+    """Return the plan that spends the target's budget on the counts; ``model``: SHA-256 of its ``model.npz``."""
     target.check_delta()
     request = EvaluationRequest(records="held-out", bins=bins)
     counted = settled_evaluation(request, data, target, CENTRAL, data)
-    return EvaluationPlan(name=name, model=model, data=data, target=target, evaluation=counted, places=places)
+    return MeasuredPlan(
+        name=name,
+        stage=EVALUATION,
+        settings=canonical_text({"model": model}),
+        file=FILE,
+        data=data,
+        target=target,
+        evaluation=counted,
+        places=places,
+    )
 
 
 def _noise(share: float, counted: DataShape, target: Target, trust: Trust) -> float:

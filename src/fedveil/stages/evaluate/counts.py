@@ -6,8 +6,7 @@ from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.models.loss import Loss
 from fedveil.models.probabilities import likeliest, probabilities
 from fedveil.stages.evaluate.statement import CONFUSED
-from fedveil.stages.sums import STEPS
-from fedveil.stages.units import Sums
+from fedveil.stages.sums import STEPS, Sums
 from fedveil.sums.seam import Whole
 
 _CLEAR = 1.5  # deviations of its noise above which a count is taken to hold records

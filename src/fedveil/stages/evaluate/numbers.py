@@ -14,8 +14,7 @@ import numpy as np
 from fedveil.core.values import Indices, Vector
 from fedveil.models.intervals import Interval, Z
 from fedveil.privacy.target import Target
-from fedveil.stages.sums import STEPS
-from fedveil.stages.units import Sums, root_up
+from fedveil.stages.sums import STEPS, Sums, root_up
 from fedveil.sums.seam import Whole
 
 SIZE: Final = 5

@@ -24,8 +24,7 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.evaluate import numbers
 from fedveil.stages.evaluate.request import Where
-from fedveil.stages.sums import ERRORS, EVALUATED, NO_SUMS, NoisySums
-from fedveil.stages.units import root_up
+from fedveil.stages.sums import ERRORS, EVALUATED, NO_SUMS, NoisySums, root_up
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_theta
 

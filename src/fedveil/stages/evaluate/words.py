@@ -59,18 +59,14 @@ def fact_rows(planned: Evaluation, target: Target) -> Sequence[tuple[str, str]]:
     """Return lines for people: what is counted, and at which share of the budget; none if nothing is."""
     if not planned:
         return []
-    mu = planned.sums.mechanism(target.neighbours).mu
     if planned.composed:
-        cost = f"{planned.sums.share:.3g} of mu squared (mu {mu:.4g})"
+        cost = f"with {planned.sums.share:.0%} of the privacy budget"
     else:
-        cost = f"none of training's: held-out records have it for themselves (mu {mu:.4g})"
-    noise = planned.sums.measurements[-1]
-    how = f"scores in {planned.bins} parts" if planned.bins else "sums of errors"
-    return [
-        ("evaluated privately on", f"{planned.records} records, {how}"),
-        ("the evaluation's share of the budget", cost),
-        ("noise of its counts", f"{noise.noise * noise.bound:.4g}"),
-    ]
+        cost = "with a budget of their own, since held-out records do not train"
+    last = planned.sums.measurements[-1]
+    how = f"scores in {planned.bins} bins" if planned.bins else "sums of errors"
+    noise = f"each count carries noise of about ±{last.noise * last.bound:.3g}"
+    return [("evaluation", f"counts {how} on {planned.records} records {cost}; {noise}")]
 
 
 def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
@@ -93,6 +89,9 @@ def told(found: Mapping[str, Any]) -> str | None:
     if "r2" in found:
         return _told_of_numbers(found)
     constant, ends = found.get("baseline") or {}, (found.get("intervals") or {}).get("accuracy")
+    area = (found.get("intervals") or {}).get("auc")
+    if area is not None and area[0] > 0.5:  # it ranks records, whatever is rare among them
+        return None
     if not constant or constant.get("accuracy") is None or ends is None or ends[0] > constant["accuracy"]:
         return None
     return (

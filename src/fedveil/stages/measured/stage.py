@@ -20,22 +20,22 @@ from fedveil.data.records import DataShape
 from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
-from fedveil.stages.measured.plan import COUNTS, MeasuredPlan, Settings, canonical_text
+from fedveil.stages.measured.plan import COUNTS, MeasuredPlan, Settings, canonical_text, spend_budget
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.sums import Measurement, NoisySums, variance_left
 from fedveil.stages.synthesise.table import Table
 
-BUILT_IN: Final[Mapping[str, str]] = {}  # stages that fedveil ships, by the name in a plan: package.file:name
-_SHARES: Final = (0.9995, 0.998, 0.99, 0.98, 0.95, 0.9, 0.7)  # of the budget, in turn: what the grid and delta leave
+BUILT_IN: Final[Mapping[str, str]] = {"ask": "fedveil.stages.ask.stage:Ask"}  # shipped stages: package.file:name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sought:
     """One sum that a stage asks for: how many numbers at most, and the norm of what one unit adds to it.
 
-    ``weight``: its part of the budget, relative to the other sums. ``counts``: what a unit adds is never negative.
+    ``weight``: its part of the budget, relative to the other sums. ``counts``: any two
+    contributions are at most the root of 2 times the bound apart, as where no number is negative.
     """
 
     name: str
@@ -51,7 +51,10 @@ class Sought:
 
 
 class Measured(Protocol):
-    """The code of a stage; ``file``: the name of what it releases."""
+    """The code of a stage; ``file``: the name of what it releases.
+
+    It may have a third method, ``accept(plan, columns)``, which refuses a plan whose result would be worth nothing.
+    """
 
     file: str
 
@@ -77,7 +80,7 @@ def check_sought(plan: MeasuredPlan, columns: Outline) -> None:
     code = stage_named(plan.stage)
     sought = code.sought(plan.stated, columns, plan.data)
     asked = [(one.name, one.size, float(one.bound)) for one in sought]
-    planned = [(one.name, one.size, one.bound) for one in plan.preparation.measurements]
+    planned = [(one.name, one.size, one.bound) for one in plan.sums.measurements]
     same = asked == planned and plan.counts == all(one.counts for one in sought) and plan.file == code.file
     require(same, "The plan", "measure what its stage asks for", [name for name, _, _ in planned][:5])
 
@@ -93,31 +96,29 @@ def measured_plan(
     **more: Any,
 ) -> MeasuredPlan:
     """Return the plan that spends the target's budget on what a stage asks for; no cell decides it."""
-    target.check_delta()
     code = stage_named(stage)
     sought = code.sought(settings, columns, data)
     require(len(sought) >= 1, "A stage", "ask for at least one sum", 0)
     counts = all(one.counts for one in sought)
-    for share in _SHARES:
-        sums = _sums(sought, data, target, trust, counts, share)
-        found = MeasuredPlan(
+
+    def plan(share: float) -> MeasuredPlan:
+        return MeasuredPlan(
             name=name,
             stage=stage,
             settings=canonical_text(settings),
             file=code.file,
             data=data,
             target=target,
-            preparation=sums,
+            sums=_sums(sought, data, target, trust, counts, share),
             counts=counts,
             trust=trust,
             **more,
         )
-        if found.promise(target.adversary).epsilon <= target.epsilon:
-            return found
-    raise CannotCertify(
-        f"The target, epsilon {target.epsilon:g} at delta {target.delta:g} against {target.adversary}, is out of reach "
-        "for these sums. Raise epsilon or delta."
-    )
+
+    found = spend_budget(plan, target, "these sums")
+    accept: Callable[[MeasuredPlan, Outline], None] = getattr(code, "accept", lambda plan, columns: None)
+    accept(found, columns)
+    return found
 
 
 def _sums(

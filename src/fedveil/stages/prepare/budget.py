@@ -19,12 +19,12 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.prepare.categories import threshold_of
 from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.knots import CELLS
 from fedveil.stages.prepare.learn import USUAL_SPREAD
 from fedveil.stages.prepare.levels import LEVELS
 from fedveil.stages.prepare.magnitudes import BINS
 from fedveil.stages.prepare.request import PrepareRequest
-from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
-from fedveil.stages.units import root_up
+from fedveil.stages.sums import NO_SUMS, STEPS, Measurement, NoisySums, root_up, variance_left
 from fedveil.theory.concentrated import gaussian_epsilon
 
 Built = TypeVar("Built")
@@ -35,6 +35,7 @@ _CAPS: Final = {
     "classes": (0.02, 0.01),
     "means": (0.1, 0.03),
     "spreads": (0.05, 0.02),
+    "cells": (0.05, 0.02),
     "moments": (0.3, 0.1),
 }
 _FLOOR: Final = 0.002
@@ -45,6 +46,7 @@ _WORD_ERRORS: Final = (1 / 180, 1 / 600)
 _CLASS_ERRORS: Final = (0.05, 0.01)
 _MEAN_ERRORS: Final = (0.1, 0.02)  # of the usual spread
 _SPREAD_ERRORS: Final = (0.06, 0.01)  # of counts, as shares of all records; the first is the most that still pays
+_CELL_ERRORS: Final = (0.01, 0.002)  # likewise
 _MOMENT_ERRORS: Final = (
     0.3,
     0.05,
@@ -71,6 +73,8 @@ def settled(
     ``data``: the records' counts; its features and bound are not looked at.
     """
     found = preparation_of(request, outline, data, target, trust)
+    if found is None and outline.knots is not None:
+        return NO_SUMS, replace(outline, slots=0)
     hint = 'State prepare.kind = "stated", and data.feature_bound.'
     require(found is not None, "[prepare]", "leave something to learn", "a study that states everything", hint)
     assert found is not None  # noqa: S101  for the type checker
@@ -160,7 +164,10 @@ def _rules(request: PrepareRequest, outline: Outline, data: DataShape, units: in
         found.append(_rule("categories", most, root_up(count), whole / units, _WORD_ERRORS))
     if request.classes and data.classes:
         found.append(_rule("classes", data.classes, 1.0, whole / units, _CLASS_ERRORS))
-    if outline.numbers:
+    if outline.counted:
+        count = len(outline.counted)
+        found.append(_rule("cells", CELLS * count, root_up(count), whole / units, _CELL_ERRORS))
+    if outline.numbers and outline.knots is None:
         found.append(_means(len(outline.numbers), whole / units))
         # Components are those of the scaled columns: divided by their spreads, all columns would count alike.
         spreads = None if outline.turned else _spreads(len(outline.numbers), whole / units)

@@ -5,10 +5,9 @@ import math
 import numpy as np
 
 from fedveil.data.cells import canonical
-from fedveil.data.column import ZERO, Column
+from fedveil.data.column import OWN, ZERO, Column
 from fedveil.data.row_rule import RowRule
-from fedveil.data.spec import OTHER
-from fedveil.data.spec_rules import RULES
+from fedveil.data.spec import OTHER, RULES
 from fedveil.stages.prepare.columns import MISSING_WORD
 from fedveil.stages.prepare.learned import LearnedRule, Number
 from fedveil.stages.prepare.reading import Reading
@@ -17,9 +16,12 @@ from fedveil.stages.prepare.reading import Reading
 def preparation_of(learned: LearnedRule, reading: Reading) -> RowRule:
     """The learned rule column by column, with the place of each feature in a row."""
     outline = learned.outline
-    columns = [_number(one, learned.factor, reading) for one in learned.numbers]
-    places = list(range(len(columns)))
-    start = len(columns)
+    columns = [(_curve if one.knots else _number)(one, learned.factor, reading) for one in learned.numbers]
+    places, start = [], 0
+    for one in learned.numbers:
+        last = start + outline.block(one.name)
+        places += [*range(start, start + len(one.knots) + 1), *([last - 1] if one.knots else [])]
+        start = last
     for name in outline.stated_texts:
         words = outline.categories[name]
         fill = reading.stated_fill(name)
@@ -70,17 +72,35 @@ def _number(one: Number, factor: float, reading: Reading) -> Column:
     )
 
 
+def _curve(one: Number, factor: float, reading: Reading) -> Column:
+    """A line, hats, and an indicator for a missing number, unless the study states a fill."""
+    fill = reading.stated_fill(one.name)
+    ends = one.range.low, one.range.high
+    knots = np.clip(one.range.numbers(np.array(one.knots)), *ends)  # rounding may lead past an end
+    return Column(
+        name=one.name,
+        range=ends,
+        unit=one.range.unit,
+        knots=tuple(knots.tolist()),
+        line=(one.mean, one.spread),
+        weight=factor,
+        fill=OWN if fill is None else fill,
+        shares=one.shares,
+    )
+
+
 def _texts(learned: LearnedRule, name: str, own: list[tuple[str, float]], index: int, reading: Reading) -> Column:
     """Learned categories, each less its share, and last one for all others."""
-    words = [word for word, _ in own]
+    words, shares = [word for word, _ in own], (*(share for _, share in own), learned.others[index])
     given = reading.stated_fill(name)
     missing = MISSING_WORD if MISSING_WORD in words else OTHER
     fitting = given in RULES or (given is not None and canonical(given) in words)
     return Column(
         name=name,
         categories=(*words, OTHER),
-        offsets=(*(share for _, share in own), learned.others[index]),
+        offsets=shares if learned.outline.knots is None else (),
         weight=learned.factor,
         fill=given if fitting and given is not None else (missing if given is None else OTHER),
         unknown=OTHER,
+        shares=() if learned.outline.knots is None else shares,
     )

@@ -23,6 +23,9 @@ class Outline:
     one more, for all that is rare. ``components``: how many principal components rows are projected onto, if any;
     ``whiten``: whether each direction is divided by its spread. ``order``: all columns as the source has them;
     ``whole``: those that its schema declares integers. Neither changes a row.
+
+    ``knots``: cells between the knots of each column's curve, where the model is additive; None where it is linear.
+    ``knots_at``: knots that the study states, in the column's own unit.
     """
 
     numbers: tuple[str, ...]
@@ -35,6 +38,8 @@ class Outline:
     intercept: float = 1.0
     components: int | None = None
     whiten: bool = False
+    knots: int | None = None
+    knots_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     order: tuple[str, ...] = field(default=(), compare=False)
     whole: tuple[str, ...] = field(default=(), compare=False)
 
@@ -59,11 +64,24 @@ class Outline:
         return tuple(name for name in self.texts if name in self.categories)
 
     @property
+    def counted(self) -> tuple[str, ...]:
+        """Columns of numbers whose knots are to be learned."""
+        return () if self.knots is None else tuple(name for name in self.numbers if name not in self.knots_at)
+
+    def hats(self, name: str) -> int:
+        """Return how many places a row has for the hats of a column of numbers."""
+        return len(self.knots_at.get(name, ())) or (self.knots or 0) + 1
+
+    def block(self, name: str) -> int:
+        """Return how many features a column of numbers has: one, or a line, hats and the indicator of a gap."""
+        return 1 if self.knots is None else self.hats(name) + 2
+
+    @property
     def unprojected(self) -> int:
         """Features of a row before it is projected onto components, without the intercept."""
         stated = sum(len(self.categories[name]) for name in self.stated_texts)
         learned = self.slots + len(self.open_texts) if self.open_texts else 0
-        return len(self.numbers) + stated + learned
+        return sum(self.block(name) for name in self.numbers) + stated + learned
 
     @property
     def width(self) -> int:

@@ -12,11 +12,11 @@ import numpy as np
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.rows import cut_rows
 from fedveil.stages.prepare.columns import Columns
+from fedveil.stages.prepare.knots import CELLS
 from fedveil.stages.prepare.levels import LEVELS, levels_of
 from fedveil.stages.prepare.magnitudes import BINS, bins_of
 from fedveil.stages.prepare.ranges import Range
-from fedveil.stages.sums import STEPS
-from fedveil.stages.units import Sums
+from fedveil.stages.sums import STEPS, Sums
 from fedveil.sums.seam import Whole
 
 _CHUNK = 2**20  # products at a time
@@ -41,6 +41,19 @@ def level_counts(centred: Matrix) -> Sums:
     def add_up(rows: Indices) -> Whole:
         found = np.bincount(places[rows].ravel(), minlength=LEVELS * width + 1)
         return np.asarray(found[: LEVELS * width].astype(np.int64) * STEPS)
+
+    return add_up
+
+
+def cell_counts(scaled: Matrix) -> Sums:
+    """Each record adds one count in each column, for the cell of its number, unless that is missing."""
+    width = scaled.shape[1]
+    cells = np.clip(np.floor((np.where(np.isnan(scaled), 0.0, scaled) + 1) * (CELLS / 2)), 0, CELLS - 1)
+    places = np.where(np.isnan(scaled), CELLS * width, cells + CELLS * np.arange(width)).astype(np.int64)
+
+    def add_up(rows: Indices) -> Whole:
+        found = np.bincount(places[rows].ravel(), minlength=CELLS * width + 1)
+        return np.asarray(found[: CELLS * width].astype(np.int64) * STEPS)
 
     return add_up
 

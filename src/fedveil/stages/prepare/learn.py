@@ -1,9 +1,10 @@
-"""From noisy sums to a learned preparation: ranges, categories, class balance, means, spreads, in this order.
+"""From noisy sums to a learned preparation: ranges, categories, class balance, then means and spreads, or knots.
 
 All that is learned is computed from the noisy sums and public numbers alone, so it costs what the sums cost.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.categories import Category, codes_of, frequent
 from fedveil.stages.prepare.columns import Columns, Outline
 from fedveil.stages.prepare.contributions import (
+    cell_counts,
     class_counts,
     level_counts,
     matrix_of,
@@ -22,10 +24,11 @@ from fedveil.stages.prepare.contributions import (
     vectors,
     word_counts,
 )
+from fedveil.stages.prepare.knots import CELLS, knots_of, line_of, shares_of, trimmed
 from fedveil.stages.prepare.learned import LearnedRule, Number, usual_factor
 from fedveil.stages.prepare.levels import LEVELS, narrowed, spread_of
 from fedveil.stages.prepare.magnitudes import BINS, MISSING
-from fedveil.stages.prepare.ranges import Range, range_of
+from fedveil.stages.prepare.ranges import Range, model_range, range_of
 from fedveil.stages.prepare.sizes import check_sizes
 from fedveil.stages.sums import NoisySums
 
@@ -48,25 +51,61 @@ def learn(
     part of the records, or none, where ``by`` knows the sums.
     """
     check_sizes(planned, outline, classes)
-    ranges, gone = ranges_in(planned, outline, columns, by, units)
+    ranges, gone = ranges_in(planned, outline, columns, by, units, model_range)
     categories, others = categories_in(planned, outline, columns, by, units)
     balance: tuple[float, ...] = ()
     if "classes" in planned:
         counts = by.noisy_sum(planned["classes"], class_counts(targets, classes), classes)
         balance = tuple((np.clip(counts, 0.0, None) / max(float(np.clip(counts, 0.0, None).sum()), 1.0)).tolist())
-    means, spreads = _moments(planned, columns, ranges, np.maximum(units * (1 - gone), 1.0), by)
-    moments = zip(ranges, means.tolist(), spreads.tolist(), strict=True)
-    known = [narrowed(*one) if "spreads" in planned else one for one in moments]
     shares = np.array([*(one.share for one in categories), *others])
+    if outline.knots is None:
+        numbers = _centred(planned, outline, columns, ranges, np.maximum(units * (1 - gone), 1.0), by)
+    else:
+        numbers = _curved(planned, outline, columns, ranges, by)
     found = LearnedRule(
         outline=outline,
-        numbers=tuple(Number(name, *one) for name, one in zip(outline.numbers, known, strict=True)),
+        numbers=numbers,
         categories=tuple(categories),
         others=tuple(others),
         factor=usual_factor(outline, shares),
         classes=balance,
     )
     return _projected(planned, found, columns, by, units) if "moments" in planned else found
+
+
+def _centred(
+    planned: NoisySums, outline: Outline, columns: Columns, ranges: list[Range], counted: Vector, by: Measures
+) -> tuple[Number, ...]:
+    """The numbers of a linear model, each with its mean and its spread."""
+    means, spreads = _moments(planned, columns, ranges, counted, by)
+    moments = zip(ranges, means.tolist(), spreads.tolist(), strict=True)
+    known = [narrowed(*one) if "spreads" in planned else one for one in moments]
+    return tuple(Number(name, *one) for name, one in zip(outline.numbers, known, strict=True))
+
+
+def _curved(
+    planned: NoisySums, outline: Outline, columns: Columns, ranges: list[Range], by: Measures
+) -> tuple[Number, ...]:
+    """The numbers of an additive model, each with its knots: as stated, or where the cells' noisy counts put them."""
+    found = {}
+    for name, own in zip(outline.numbers, ranges, strict=True):
+        if name in outline.knots_at:
+            places = np.unique(own.scaled(np.array(outline.knots_at[name])))
+            found[name] = Number(name, own, knots=tuple(places.tolist()))
+    counted = [place for place, name in enumerate(outline.numbers) if name in outline.counted]
+    if counted:
+        scaled = np.column_stack([ranges[place].scaled(columns.numbers[:, place]) for place in counted])
+        counts = by.noisy_sum(planned["cells"], cell_counts(scaled), CELLS * len(counted)).reshape(-1, CELLS)
+        deviation = planned["cells"].noise * planned["cells"].bound
+        for place, row in zip(counted, counts, strict=True):
+            name, own = outline.numbers[place], ranges[place]
+            if name not in outline.scale:
+                own, row = trimmed(own, row, deviation)
+            mean, half = line_of(row, deviation)
+            shares = shares_of(row)
+            knots = knots_of(shares, outline.knots or 1)
+            found[name] = Number(name, own, mean, half, knots=knots, shares=tuple(shares.tolist()))
+    return tuple(found[name] for name in outline.numbers)
 
 
 def _projected(planned: NoisySums, found: LearnedRule, columns: Columns, by: Measures, units: int) -> LearnedRule:
@@ -96,7 +135,12 @@ def _projected(planned: NoisySums, found: LearnedRule, columns: Columns, by: Mea
 
 
 def ranges_in(
-    planned: NoisySums, outline: Outline, columns: Columns, by: Measures, units: int
+    planned: NoisySums,
+    outline: Outline,
+    columns: Columns,
+    by: Measures,
+    units: int,
+    range_from: Callable[[Vector, int, float], Range] = range_of,
 ) -> tuple[list[Range], Vector]:
     """The range of every column of numbers, stated or learned, and the share of missing values where it was seen."""
     gone = np.zeros(len(outline.numbers))
@@ -110,7 +154,7 @@ def ranges_in(
         counts = by.noisy_sum(one, range_counts(columns, open_places), BINS * len(open_places))
         deviation = one.noise * one.bound
         for place, row in zip(open_places, counts.reshape(-1, BINS), strict=True):
-            found[outline.numbers[place]] = range_of(row, units, deviation)
+            found[outline.numbers[place]] = range_from(row, units, deviation)
             missing = float(row[MISSING])
             gone[place] = min(missing / units, 0.99) if missing > 3 * deviation else 0.0
     return [found[name] for name in outline.numbers], gone

@@ -4,7 +4,7 @@ Splits and held-out rows are drawn exactly as for stated rules (fedveil.data.loa
 the number of its row, by which its cells are found again.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,7 @@ from fedveil.data.missing import Mask, settle_labels, without_client
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.sources import read
-from fedveil.data.spec import HeldOut, Source, Split
-from fedveil.data.spec_rules import RULES
+from fedveil.data.spec import RULES, HeldOut, Source, Split
 from fedveil.data.table import Table
 from fedveil.stages.prepare.bundled import preparation_of
 from fedveil.stages.prepare.columns import Columns, Outline
@@ -57,6 +56,7 @@ class Unprepared:
     source: Source | None = None  # as it was completed when it was read
     target: str | None = None
     notes: tuple[str, ...] = ()  # for the data holder alone
+    rows: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the source, as in Loaded
 
     def shape(self, outline: Outline) -> DataShape:
         """The public quantities of the rows that an outline will make."""
@@ -100,6 +100,7 @@ class Unprepared:
             raw=self.raw,
             apart=self.apart,
             preparation=self.rule(learned),
+            rows=self.rows,
         )
 
     def tested(self, learned: LearnedRule) -> Records | None:
@@ -171,6 +172,7 @@ def open_columns(
         source=asked[0][0],
         target=asked[0][1],
         notes=loaded.notes,
+        rows=loaded.rows,
     )
 
 
@@ -207,17 +209,17 @@ def _stated_texts(table: Table, source: Source, request: PrepareRequest) -> set[
     features = set(table.choice.features)
     for key in ("numbers", "texts"):
         # a draft states the type of a column that then becomes the event of a survival study
-        stray = sorted(set(getattr(request, key)) - features - {source.event})
+        stray = sorted(set(getattr(request, key)) - features - {source.labelling.event})
         require(not stray, f"prepare.{key}", "name features of the data", stray)
-    clash = sorted(set(request.numbers) & set(source.categories))
+    clash = sorted(set(request.numbers) & set(source.features.categories))
     require(not clash, "prepare.numbers", "name no column of data.categories", clash)
-    filled = {name for name, value in source.fill.items() if isinstance(value, str) and value not in RULES}
-    return ({*request.texts, *source.categories} | (filled - set(request.numbers))) & features
+    filled = {name for name, value in source.features.fill.items() if isinstance(value, str) and value not in RULES}
+    return ({*request.texts, *source.features.categories} | (filled - set(request.numbers))) & features
 
 
 def _unstated_texts(table: Table, source: Source, request: PrepareRequest, stated: set[str]) -> set[str]:
     """The columns that nobody stated the type of, and whose cells are texts."""
-    missing = frozenset(source.missing)
+    missing = frozenset(source.reading.missing)
     unknown = [name for name in table.choice.texts if name not in stated and name not in request.numbers]
     written = {name: table.texts(name) for name in unknown if not table.is_numbers(name)}
     textual = {name for name, texts in written.items() if looks_textual(texts, missing)}
@@ -236,14 +238,14 @@ def _columns(
     for name in table.choice.features:
         if name in textual:
             texts[name] = words_in(table, source, name, dropped)
-    scale = {name: source.scale.get(name, source.default_scale) for name in names}
+    scale = {name: source.features.scale.get(name, source.features.default_scale) for name in names}
     outline = Outline(
         numbers=tuple(names),
         texts=tuple(texts),
         scale={name: span for name, span in scale.items() if span is not None},
-        categories={name: words for name, words in source.categories.items() if name in texts},
-        bend={name: unit for name, unit in source.bend.items() if name in names},
-        slots=request.categories * sum(name not in source.categories for name in texts),
+        categories={name: words for name, words in source.features.categories.items() if name in texts},
+        bend={name: unit for name, unit in source.features.bend.items() if name in names},
+        slots=request.categories * sum(name not in source.features.categories for name in texts),
         bound=source.feature_bound,
         intercept=source.intercept,
         components=request.components,

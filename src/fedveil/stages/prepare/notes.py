@@ -33,7 +33,7 @@ def notes_for_rows(records: Records, rule: RowRule | None) -> list[str]:
         long = np.linalg.norm(rows, axis=1) >= rule.bound * (1 - 1e-9)
         share = float(np.mean(long))
         if share > _MANY_CUT:
-            notes.append(f"{share:.1%} of the rows are cut to the feature bound, {rule.bound:g}.")
+            notes.append(_too_long(share, rule.bound))
         without = [one.name for one in rule.columns if not one.categories and one.range is None]
         if without:
             shown = ", ".join(without[:5]) + (", ..." if len(without) > 5 else "")
@@ -44,6 +44,13 @@ def notes_for_rows(records: Records, rule: RowRule | None) -> list[str]:
     return [*notes, *_classes(there.targets, there.classes)][:_MOST]
 
 
+def _too_long(share: float, bound: float) -> str:
+    return (
+        f"{share:.0%} of the rows are longer than the feature bound ({bound:g}) and were scaled down, which can cost "
+        "accuracy. State column ranges in data.scale, or a larger data.feature_bound."
+    )
+
+
 def _classes(targets: Vector, classes: int) -> list[str]:
     """Classes of so few records that nothing can be learned of them."""
     counts = np.bincount(targets.astype(np.int64), minlength=classes) if classes else np.zeros(0, dtype=np.int64)
@@ -52,10 +59,15 @@ def _classes(targets: Vector, classes: int) -> list[str]:
 
 
 def _bound(columns: Columns, learned: LearnedRule) -> list[str]:
-    """How many rows were cut to the bound."""
+    """How many rows were cut to the bound, and what to do about it; of an additive model none is."""
+    if learned.outline.knots is not None:
+        return []
     norms = np.linalg.norm(learned.unprojected(columns), axis=1)
     share = float(np.mean(norms >= learned.outline.bound * (1 - 1e-9)))
-    return [f"{share:.1%} of the rows are cut to the feature bound, {learned.outline.bound:g}."]
+    if share <= _MANY_CUT:
+        return []
+    way = 'an additive model (model.shape = "additive") cuts none.'
+    return [f"{share:.1%} of the rows are longer than the bound, and keep their direction alone; {way}"]
 
 
 def _numbers(columns: Columns, learned: LearnedRule) -> list[str]:
@@ -88,7 +100,7 @@ def _outside(shares: dict[str, float]) -> list[str]:
     worst = sorted(shares, key=lambda name: -shares[name])
     shown = ", ".join(f"{name!r} ({shares[name]:.0%})" for name in worst[:_SHOWN])
     more = f" and {len(worst) - _SHOWN} more" if len(worst) > _SHOWN else ""
-    return [f"Many values lie outside the range used, which data.scale could state, in the columns {shown}{more}."]
+    return [f"Many values lie outside the range used in the columns {shown}{more}. State their ranges in data.scale."]
 
 
 def _texts(columns: Columns, learned: LearnedRule) -> list[str]:

@@ -26,6 +26,8 @@ _EMPTY_SHARE: Final = 0.02  # of the records: a bin with fewer counts as empty
 _INNER_SHARE: Final = 0.05  # likewise, for all bins between a target's range and zero
 _SIDES: Final = 4  # magnitudes on both sides of zero
 _LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
+_BULK: Final = (0.1, 0.9)  # of the records with a number other than zero: what lies between decides about the scale
+_BENT: Final = 5.0  # octaves of the bulk from which on a bent scale was measured to help
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,34 @@ class Range:
 
 
 def range_of(counts: Vector, records: int, deviation: float) -> Range:
-    """Return the range that these noisy counts of one column show.
+    """Return the range that these noisy counts of one column show, bent wherever magnitudes span much.
 
     ``records``: how many were counted; ``deviation``: of the noise on each count.
     """
     counts = counts[:VALUES]
     low, high, beyond = _seen(counts, records, deviation)
     return Range(float(EDGES[low]), float(EDGES[high + 1]), _unit(low, high, beyond))
+
+
+def model_range(counts: Vector, records: int, deviation: float) -> Range:
+    """Return the same range for a model's column, bent only where the bulk of its numbers spans many magnitudes.
+
+    Numbers that merely begin near zero (an age, a share, a waiting time) have few records in the small magnitudes, and
+    a straight line through them says more than one through their logarithms.
+    """
+    found = range_of(counts, records, deviation)
+    return found if found.unit == 0 or _octaves(counts[:VALUES], deviation) > _BENT else Range(found.low, found.high)
+
+
+def _octaves(counts: Vector, deviation: float) -> float:
+    """How many doublings lie between the smallest and the largest tenth of the magnitudes other than zero."""
+    sizes = counts[ZERO + 1 :] + counts[:ZERO][::-1]
+    sure = np.where(sizes > _HINT * math.sqrt(2) * deviation, sizes, 0.0)
+    if not sure.any():
+        return 0.0
+    below = np.concatenate([[0.0], np.cumsum(sure) / sure.sum()])
+    first, last = np.interp(_BULK, below, np.arange(below.size))
+    return float(last - first)
 
 
 def covering_range(counts: Vector, records: int, deviation: float) -> Range:

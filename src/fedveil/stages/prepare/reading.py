@@ -28,10 +28,10 @@ class Reading:
         """Of a source as it was completed when it was read; ``target``: the column that is predicted."""
         return cls(
             labels=Labels.of(source, target),
-            missing=source.missing,
-            files={key: value for key, value in stated(source).items() if key in READING},
-            fill=dict(source.fill),
-            default_fill=source.default_fill,
+            missing=source.reading.missing,
+            files={key: value for key, value in stated(source.reading).items() if key in READING},
+            fill=dict(source.features.fill),
+            default_fill=source.features.default_fill,
         )
 
     def stated_fill(self, name: str) -> Fill | None:

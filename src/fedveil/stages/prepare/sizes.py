@@ -6,10 +6,10 @@ would charge less than it costs, so it is refused, also by a site that was only 
 
 from fedveil.core.checks import require
 from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.knots import CELLS
 from fedveil.stages.prepare.levels import LEVELS
 from fedveil.stages.prepare.magnitudes import BINS
-from fedveil.stages.sums import NoisySums
-from fedveil.stages.units import root_up
+from fedveil.stages.sums import NoisySums, root_up
 
 
 def check_sizes(planned: NoisySums, outline: Outline, classes: int) -> None:
@@ -21,15 +21,17 @@ def check_sizes(planned: NoisySums, outline: Outline, classes: int) -> None:
         "categories": (None, root_up(texts)),
         "classes": (classes, 1.0),
         "means": (numbers, 0.0),  # vectors are cut to whatever bound the plan states
+        "cells": (CELLS * len(outline.counted), root_up(len(outline.counted))),
         "spreads": (LEVELS * numbers, root_up(numbers)),
         "moments": (width * (width + 1) // 2, 0.0),
     }
     for one in planned.measurements:
         size, least = expected[one.name]
-        needed = one.size == size if size is not None else one.size >= 1
-        require(needed, f"prepare.{one.name}", f"have {size} numbers for these columns", one.size)
+        fits = one.size == size if size is not None else one.size >= 1
+        require(fits, f"prepare.{one.name}", f"have {size} numbers for these columns", one.size)
         require(one.bound >= least, f"prepare.{one.name}", f"bound a contribution by at least {least:g}", one.bound)
-    missing = [name for name, there in (("ranges", opened), ("categories", texts)) if there and name not in planned]
+    needed = (("ranges", opened), ("categories", texts), ("cells", len(outline.counted)))
+    missing = [name for name, there in needed if there and name not in planned]
     require(not missing, "[prepare]", f"measure {', '.join(missing)} of these columns", "a plan without it")
     projected = not outline.turned or "moments" in planned
     require(projected, "[prepare]", "measure moments where rows are projected or whitened", "a plan without it")

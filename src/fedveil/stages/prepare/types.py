@@ -16,8 +16,7 @@ from fedveil.core.values import Indices, Vector
 from fedveil.data.cells import Texts, canonical, is_number, writing_of, written_otherwise
 from fedveil.data.features import refuse_undeclared
 from fedveil.data.missing import Mask, numbers_with_gaps, rule_for
-from fedveil.data.spec import OTHER, Source
-from fedveil.data.spec_rules import RULES
+from fedveil.data.spec import OTHER, RULES, Source
 from fedveil.data.table import Table
 from fedveil.stages.prepare.columns import MISSING_WORD, Columns, Words
 
@@ -71,8 +70,8 @@ def numbers_in(table: Table, source: Source, name: str | None, dropped: Mask) ->
 def words_in(table: Table, source: Source, name: str | None, dropped: Mask) -> Words:
     """A column as words in their one spelling; a missing one is the empty word unless a fill is stated."""
     called = name or str(table.choice.target)
-    allowed = source.categories.get(called, ())
-    marks = {canonical(word) for word in source.missing} | {"nan", MISSING_WORD}
+    allowed = source.features.categories.get(called, ())
+    marks = {canonical(word) for word in source.reading.missing} | {"nan", MISSING_WORD}
 
     def spelt(word: str) -> str:
         found = canonical(word)
@@ -97,7 +96,7 @@ def words_in(table: Table, source: Source, name: str | None, dropped: Mask) -> W
 
 def _stated(table: Table, source: Source, name: str, gone: Mask, dropped: Mask) -> float | str | None:
     """The fill that the study states for this column, dropped rows noted; None where it states none."""
-    given = source.fill.get(name, source.default_fill)
-    if not gone.any() or (given == "refuse" and name not in source.fill):
+    given = source.features.fill.get(name, source.features.default_fill)
+    if not gone.any() or (given == "refuse" and name not in source.features.fill):
         return None
     return rule_for(table, given, gone, name, dropped)

@@ -11,6 +11,7 @@ _WHAT = {
     "classes": "one count in its class",
     "means": "its scaled numbers",
     "spreads": "one count in each column of numbers, for the distance from the mean on a grid of halvings",
+    "cells": "one count in each column of numbers, for its cell among 64 of the range",
     "moments": "the products of all pairs of entries of its row",
     "ones": "one count in each column, for the cell of its value",
     "pairs": "one count for each pair of columns, for the coarse cells of its two values",
@@ -18,6 +19,15 @@ _WHAT = {
 }
 
 
+_LEARNED = {
+    "ranges": "column ranges",
+    "categories": "the words of columns of texts",
+    "classes": "how frequent each class is",
+    "means": "column means",
+    "spreads": "column spreads",
+    "moments": "how columns vary together",
+    "cells": "where the values of each column lie",
+}
 _SQUARES = "the squares of its scaled and centred numbers"  # spreads of a profile: one number a column
 
 
@@ -53,13 +63,11 @@ def fact_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, str]]:
     """Return lines for people: what is learned, and at which share of the budget; none if nothing is."""
     if not planned:
         return []
-    learned = ", ".join(one.name for one in planned.measurements)
-    mu = planned.mechanism(target.neighbours).mu
-    return [
-        ("learned before training", learned),
-        ("its share of the budget", f"{planned.share:.3g} of mu squared (mu {mu:.4g} in all)"),
-        *(
-            (f"noise of {one.name}", f"{one.noise * one.bound:.4g} on a sum over all units")
-            for one in planned.measurements
-        ),
-    ]
+    names = [_LEARNED.get(one.name, one.name) for one in planned.measurements]
+    learned = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    levels = sorted(one.noise * one.bound for one in planned.measurements)
+    least, most = (f"±{level:.0f}" if level >= 10 else f"±{level:.2g}" for level in (levels[0], levels[-1]))
+    noise = least if least == most else f"{least} to {most}"
+    cost = f"{planned.share:.0%} of the privacy budget"
+    how = f"each sum over all {target.unit}s carries noise of about {noise}"
+    return [("preparation", f"learns {learned} with {cost}; {how}")]

@@ -14,19 +14,19 @@ from fedveil.data.spec import Places
 from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL
+from fedveil.stages.measured.plan import PROFILE, MeasuredPlan, spend_budget
 from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.categories import threshold_of
 from fedveil.stages.prepare.magnitudes import BINS
-from fedveil.stages.profile.plan import ProfilePlan
-from fedveil.stages.sums import Measurement, NoisySums, variance_left
-from fedveil.stages.units import root_up
+from fedveil.stages.profile.found import FILE
+from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
 
 _WEIGHTS: Final = {"ranges": 0.25, "categories": 0.35, "means": 0.1, "spreads": 0.1, "moments": 0.2}
 _SLIP: Final = 0.005  # of delta, for words that should not have been shown
 _CORRELATION: Final = 0.1  # the largest error of a correlation that is still worth measuring
 _MOST_NUMBERS: Final = 100  # columns of numbers up to which all pairs are looked at
 CLASSES: Final = 10  # classes of the target that enter the correlations
-_SHARES: Final = (0.998, 0.99, 0.98, 0.95, 0.9, 0.7)  # of the budget, tried in turn: what the grid and delta leave
+_MOST_SHARE: Final = 0.998  # of the budget, so that the grid and the thresholds keep a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,14 @@ class Sizes:
         return self.numbers + (CLASSES if self.target else 0)
 
 
-def profile_plan(name: str, data: DataShape, target: Target, sizes: Sizes, places: Places | None) -> ProfilePlan:
+def profile_plan(name: str, data: DataShape, target: Target, sizes: Sizes, places: Places | None) -> MeasuredPlan:
     """Return the plan that spends the target's budget on everything worth measuring."""
-    target.check_delta()
-    for share in _SHARES:
-        found = ProfilePlan(
-            name=name, data=data, target=target, preparation=_measurements(data, target, sizes, share), places=places
-        )
-        if found.promise(target.adversary).epsilon <= target.epsilon:
-            return found
-    raise CannotCertify(
-        f"The target, epsilon {target.epsilon:g} at delta {target.delta:g} against {target.adversary}, is out of reach "
-        "for a profile. Raise epsilon or delta."
-    )
+
+    def plan(share: float) -> MeasuredPlan:
+        sums = _measurements(data, target, sizes, share)
+        return MeasuredPlan(name=name, stage=PROFILE, file=FILE, data=data, target=target, sums=sums, places=places)
+
+    return spend_budget(plan, target, "a profile", _MOST_SHARE)
 
 
 def _measurements(data: DataShape, target: Target, sizes: Sizes, share: float) -> NoisySums:

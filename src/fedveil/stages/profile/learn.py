@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from fedveil.core.values import Matrix, Vector
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.categories import Category, codes_of, frequent
 from fedveil.stages.prepare.columns import MISSING_WORD, Columns
@@ -20,7 +21,6 @@ from fedveil.stages.prepare.magnitudes import BINS, EDGES, MISSING
 from fedveil.stages.prepare.ranges import Range, covering_range, range_of
 from fedveil.stages.profile.budget import CLASSES
 from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
-from fedveil.stages.profile.plan import ProfilePlan
 from fedveil.stages.sums import NoisySums
 
 _LEAST_SPREAD = 0.02  # of the scale from -1 to 1, below which noise would decide
@@ -28,10 +28,10 @@ _MOST_WORDS = 200  # of a column, that are shown
 
 
 def profile_of(
-    plan: ProfilePlan, columns: Columns, numbers: tuple[str, ...], target: str | None, by: Measures
+    plan: MeasuredPlan, columns: Columns, numbers: tuple[str, ...], target: str | None, by: Measures
 ) -> Profile:
     """Measure all that is planned; ``numbers`` names the columns of ``columns.numbers``."""
-    planned, units = plan.preparation, plan.units
+    planned, units = plan.sums, plan.units
     ranges, missing, shares = _ranges(planned, columns, numbers, target, by, units)
     words = _words(planned, columns, by, units)
     means, spreads = _moments(planned, columns, ranges, np.maximum(units * (1 - missing), 1.0), by)

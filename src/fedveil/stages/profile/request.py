@@ -37,7 +37,7 @@ class ProfileRequest:
     @property
     def predicted(self) -> str:
         """The column to predict."""
-        return str(self.source.target)
+        return str(self.source.labelling.target)
 
     @property
     def split(self) -> Split:

@@ -18,16 +18,15 @@ from fedveil.core.errors import BadValue
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Vector, number
 from fedveil.data.row_rule import Labels
+from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Asked, Known
 from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.sums import Measurement
 from fedveil.stages.synthesise.cells import Cells, cells_from
-from fedveil.stages.synthesise.counts import Counted, TableCounts, check_norm
-from fedveil.stages.synthesise.junction import Clique
+from fedveil.stages.synthesise.fit import Clique
 from fedveil.stages.synthesise.learn import cells_in
-from fedveil.stages.synthesise.plan import SynthesisPlan
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.table import Table
+from fedveil.stages.synthesise.table import Counted, Table, TableCounts, check_norm
 
 _WHAT = "A question of a generator"
 
@@ -97,11 +96,11 @@ def _whole_numbers(given: Any) -> Indices:
     return np.array(given, dtype=np.int64)
 
 
-def empty_table(outline: Outline, labels: Labels, target: str | None) -> Table:
+def empty_table(outline: Outline, labels: Labels, target: str | None, clients: int = 1) -> Table:
     """Return columns like these without a row: what whoever adds up knows of them."""
     none = Words(spelt=(), codes=np.zeros(0, dtype=np.int64))
     columns = Columns(numbers=np.zeros((0, len(outline.numbers))), texts=dict.fromkeys(outline.texts, none))
-    return Table(outline=outline, columns=columns, targets=np.zeros(0), labels=labels, target=target)
+    return Table(outline=outline, columns=columns, targets=np.zeros(0), labels=labels, target=target, clients=clients)
 
 
 def check_same(asked: Question, next_one: Asked) -> None:
@@ -122,7 +121,7 @@ def _grouped(one: Counted) -> Iterator[tuple[int, Indices]]:
 
 
 def question_after(
-    plan: SynthesisPlan,
+    plan: MeasuredPlan,
     request: GeneratorRequest,
     table: Table,
     sums: Sequence[Vector],
@@ -137,7 +136,7 @@ def question_after(
         return Question(name=next_one.planned.name)
     nobody = np.zeros(0, dtype=np.int64)
     known = Known(sums, nobody, lambda place, asked: check_same(before[place], asked))
-    cells = cells_in(plan.preparation, request, table, plan.units, known)
+    cells = cells_in(plan.sums, request, table, plan.units, known)
     tables = next_one.contributions.tables
     groups: list[Indices] = [np.zeros(one.size, dtype=np.int64) for one in cells]
     for one in tables:

@@ -15,19 +15,18 @@ from fedveil.data.spec import Places
 from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
+from fedveil.stages.measured.plan import COUNTS, GENERATOR, MeasuredPlan, canonical_text, spend_budget
 from fedveil.stages.prepare.budget import check_words, total_mu
 from fedveil.stages.prepare.categories import threshold_of
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.magnitudes import BINS
-from fedveil.stages.sums import Measurement, NoisySums, variance_left
+from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
 from fedveil.stages.synthesise.cells import MOST_WORDS, WHOLE
-from fedveil.stages.synthesise.plan import REPLACED, SynthesisPlan
+from fedveil.stages.synthesise.generator import FILE
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.units import root_up
 
 _WEIGHTS: Final = {"ranges": 0.06, "categories": 0.08, "ones": 0.2, "pairs": 0.2, "cliques": 0.6}
 _SLIP: Final = 0.005  # of delta, for words that should not have been shown
-_SHARES: Final = (0.9995, 0.998, 0.99, 0.98, 0.95, 0.9, 0.7)  # tried in turn: what the grid and delta leave
 _MOST_COLUMNS: Final = 200
 _PAIRS: Final = 4  # pairs that may be measured precisely, for each column; the noise usually ends the choice before
 MEASURED_CELLS: Final = 2**16  # of all pairs that are measured precisely
@@ -46,9 +45,8 @@ def synthesis_plan(
     places: Places | None = None,
     training_public: bool = False,
     blank_rows: bool = False,
-) -> SynthesisPlan:
+) -> MeasuredPlan:
     """Return the plan that spends the target's budget. ``data.features``: how many columns are measured."""
-    target.check_delta()
     for column, words in outline.categories.items():
         hint = "Leave the column out (data.ignore), or join rare words into (other)."
         rule = f"list at most {MOST_WORDS} words for a generator"
@@ -57,25 +55,25 @@ def synthesis_plan(
     hint = "Leave columns out (data.ignore)."
     require(2 <= count <= _MOST_COLUMNS, "The data", f"have 2 to {_MOST_COLUMNS} columns for a generator", count, hint)
     check_words(outline, trust)
-    for share in _SHARES:
-        planned = _measurements(request, outline, data, target, trust, len(labels.classes), share)
-        found = SynthesisPlan(
+    settings = canonical_text({"stated": settings_of(request, outline, labels)})
+
+    def plan(share: float) -> MeasuredPlan:
+        return MeasuredPlan(
             name=name,
+            stage=GENERATOR,
+            settings=settings,
+            file=FILE,
             data=data,
             target=target,
-            preparation=planned,
-            settings=settings_of(request, outline, labels),
+            sums=_measurements(request, outline, data, target, trust, len(labels.classes), share),
+            counts=True,
             trust=trust,
             places=places,
             training_public=training_public,
             blank_rows=blank_rows,
         )
-        if found.promise(target.adversary).epsilon <= target.epsilon:
-            return found
-    raise CannotCertify(
-        f"The target, epsilon {target.epsilon:g} at delta {target.delta:g} against {target.adversary}, is out of reach "
-        "for a generator. Raise epsilon or delta."
-    )
+
+    return spend_budget(plan, target, "a generator")
 
 
 def settings_of(request: GeneratorRequest, outline: Outline, labels: Labels) -> str:
@@ -101,7 +99,7 @@ def _measurements(
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    moved = sensitivity(target.neighbours) / (REPLACED if target.neighbours == "replace-one" else 1.0)
+    moved = sensitivity(target.neighbours) / (COUNTS if target.neighbours == "replace-one" else 1.0)
     whole = moved / (total_mu(target) * math.sqrt(left))
     sizes = _sizes(request, outline, data, classes)
     total = math.fsum(_WEIGHTS[name] for name in sizes)

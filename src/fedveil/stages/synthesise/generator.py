@@ -14,8 +14,7 @@ from fedveil.core.errors import BadValue
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Vector
 from fedveil.stages.synthesise.cells import Cells, NumberCells, WordCells, cells_from
-from fedveil.stages.synthesise.fit import Fitted
-from fedveil.stages.synthesise.junction import Clique, Table, junction_tree
+from fedveil.stages.synthesise.fit import Clique, Fitted, Table, junction_tree
 from fedveil.stages.synthesise.merging import added
 
 FILE: Final = "generator.json"

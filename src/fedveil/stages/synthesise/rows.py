@@ -15,8 +15,8 @@ import numpy as np
 
 from fedveil.core.checks import require
 from fedveil.core.values import Indices, Vector
+from fedveil.stages.synthesise.fit import Clique, Table, Tree
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.stages.synthesise.junction import Clique, Table, Tree
 
 MOST_ROWS: Final = 10**9
 BLOCK: Final = 2**17  # rows that are drawn and held at a time

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 
 from fedveil.core.values import Matrix
-from fedveil.stages.synthesise.fit import Fitted, Marginal, fitted
-from fedveil.stages.synthesise.junction import Clique, Table, Tree, cells_of, junction_tree, summed
+from fedveil.stages.synthesise.fit import Clique, Fitted, Marginal, Table, Tree, cells_of, fitted, junction_tree, summed
 
 _STEPS: Final = 60  # of a fit between two choices
 _MEAN: Final = math.sqrt(2 / math.pi)  # of the absolute value of a normal variable

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,10 +20,29 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Fails, Noising, nobody_fails, plain_sum
 from fedveil.stages.protocol import Answering, Asking, Consortium, State
 from fedveil.stages.train.stage import Training
-from fedveil.stages.train.trained import Trained
 from fedveil.sums.seam import Summing
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card, Identity
+
+# The result of training: the last model, and what it cost in messages.
+
+
+Tick = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
+    """The last model; the number of updates dropped as not finite; the bytes that clients sent and received.
+
+    The number of dropped updates depends on the data: it is for the data holder, not for release. ``chosen``: the
+    segments that a rule chose, in their order.
+    """
+
+    model: Vector
+    dropped: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    chosen: tuple[int, ...] = ()
 
 
 class Done(Protocol):
@@ -167,3 +187,9 @@ class Acts:
     check_proposal: Callable[[Training, Records, Content], None] = _nothing_more
     own: Callable[[Training], Train | None] = _rounds_of_sums
     relay: Relay | None = None
+
+
+def acts_of(kind: str) -> Acts:
+    """Return the functions that carry out an algorithm; they are imported now."""
+    found: Acts = import_module(f"fedveil.stages.train.{kind}.acts").ACTS
+    return found

@@ -8,8 +8,11 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from scipy.special import ndtr, ndtri
+
 from fedveil.core.checks import require
-from fedveil.core.values import number
+from fedveil.core.values import Vector, number
 from fedveil.models.rows import UNIT, rounding_bound
 from fedveil.stages.train.settings import AdaptiveClipRequest
 
@@ -29,8 +32,8 @@ class AdaptiveClip:
     """``quantile``: the share of norms that should lie within the clip.
 
     ``rate``: how far the logarithm of the clip moves in an early round, for a share that is off by one; None: the clip
-    goes where all votes so far put the quantile (fedveil.stages.train.clip_belief), and is a part of it. ``share``: of
-    the squared sensitivity, what is spent on the count; the sum has the rest.
+    goes where all votes so far put the quantile (``believed``), and is a part of it. ``share``: of the squared
+    sensitivity, what is spent on the count; the sum has the rest.
     """
 
     quantile: float
@@ -91,6 +94,21 @@ class AdaptiveClip:
         found = clip * math.exp(self.rate * self.slower(done) * min(max(missing, -most), most))
         return min(max(found, start / _REACH), start * _REACH)
 
+    def next_clip(
+        self, clip: float, belief: Vector, *, start: float, noise: float, votes: float, batch: float, done: float
+    ) -> tuple[float, Vector]:
+        """Return the next clip and the belief behind it, from the noisy sum of a round's votes.
+
+        ``start``: the first clip; ``noise``: the joint noise multiplier; ``batch``: the planned number of votes.
+        """
+        counted = votes / batch
+        if self.rate is not None:
+            return self.following(clip, start, counted, done), belief
+        deviation = vote_deviation(noise, self.of_count, batch)
+        within = 0.5 + counted / (2 * self.of_count)
+        belief = moved(belief, math.log(clip / start), within, deviation, self.quantile, self.slower(done))
+        return start * math.exp(believed(belief)), belief
+
     def rows(self, start: str, how: str) -> list[tuple[str, str, str]]:
         """Return the certificate's rows: where the clip starts, and what counting costs."""
         counted = f"{self.share:.6g} of the squared sensitivity; the sum has the rest, so both are one Gaussian"
@@ -116,7 +134,7 @@ def relative_error(features: int, outputs: int, dimension: int, exponent: int) -
     return own + _ROUNDINGS * UNIT + 0.5 * math.sqrt(dimension) * 2.0**exponent
 
 
-def designed(request: AdaptiveClipRequest, noise: float, batch: float, usual_rate: float | None) -> AdaptiveClip:
+def design_clip(request: AdaptiveClipRequest, noise: float, batch: float, usual_rate: float | None) -> AdaptiveClip:
     """Return the rule for a request with its defaults, from public numbers.
 
     ``noise``: the joint noise multiplier; ``batch``: contributions that a round expects; ``usual_rate``: where the
@@ -128,3 +146,48 @@ def designed(request: AdaptiveClipRequest, noise: float, batch: float, usual_rat
         rate=usual_rate if request.rate is None else request.rate,
         share=usual if request.share is None else request.share,
     )
+
+
+# Where the quantile of the norms lies, as far as noisy votes tell: the belief that moves a client's adaptive clip.
+#
+# A noisy binary search: all votes so far count, whichever clips they were cast at, and none moves the clip by more than
+# it tells. Everything here is post-processing of noised counts. Theory page: adaptive-clip.md.
+
+
+PLACES: Final[Vector] = np.arange(-100, 101) / 10  # where it may lie: logarithms, over the level at which votes began
+PLACES.setflags(write=False)
+_SPREAD: Final = 0.6  # of the logarithms of the norms, as assumed; a wrong one makes the search slower, not wrong
+_UNSURE: Final = math.log(100)  # how far off the start may usually be
+_LEAN: Final = 0.3  # quantile of the belief that is used: too small a clip does less harm than too large a one
+
+
+def no_belief() -> Vector:
+    """Return the belief before any vote."""
+    return np.zeros(PLACES.size)
+
+
+def moved(belief: Vector, level: float, share: float, deviation: float, quantile: float, weight: float = 1.0) -> Vector:
+    """Return the belief after one noisy vote.
+
+    ``level``: the logarithm of where it was cast, over where votes began; ``share``: the noisy share of the norms
+    within it, of this ``deviation``; ``weight``: what the vote counts, from 0 to 1.
+    """
+    expected = ndtr((level - PLACES) / _SPREAD + float(ndtri(quantile)))
+    found = belief - weight * (share - expected) ** 2 / (2 * deviation**2)
+    return np.asarray(found - found.max(), dtype=np.float64)
+
+
+def believed(belief: Vector) -> float:
+    """Return the logarithm of where the quantile lies, over where votes began, leaning to the smaller side.
+
+    >>> believed(no_belief()), believed(moved(no_belief(), 0.0, 0.5, 0.01, 0.5))
+    (-2.3, 0.0)
+    """
+    weight = np.exp(belief - PLACES**2 / (2 * _UNSURE**2))
+    known = np.cumsum(weight)
+    return float(PLACES[int(np.searchsorted(known, _LEAN * known[-1]))])
+
+
+def vote_deviation(noise: float, of_count: float, batch: float) -> float:
+    """Return the deviation of a noisy share: of its noise, and of who happened to be in the batch."""
+    return math.hypot(noise / (2 * of_count * batch), 0.5 / math.sqrt(batch))

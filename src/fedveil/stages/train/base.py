@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from fedveil.accounting.grid import Grid
@@ -11,10 +11,41 @@ from fedveil.core.errors import BadValue
 from fedveil.core.tables import filled
 from fedveil.core.tables import table as inner
 from fedveil.core.values import Indices
+from fedveil.data.records import DataShape
+from fedveil.models.spec import ModelPlan
 from fedveil.privacy.guarantee import Adversary, Answer
 from fedveil.privacy.mechanism import Gaussian
+from fedveil.privacy.target import Target
+from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.train.correlation import Correlation
-from fedveil.stages.train.setup import Setup
+
+# What a method is asked about: the shape of the data, the model, the target, and whom the clients trust.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Public quantities only. A plan has one, and so has a task that is still to be planned."""
+
+    data: DataShape
+    model: ModelPlan
+    target: Target
+    trust: Trust = CENTRAL
+
+    @property
+    def units(self) -> int:
+        """Number of units (records or clients) to protect."""
+        return self.data.clients if self.target.unit == "client" else self.data.records
+
+    @property
+    def held(self) -> int:
+        """Number of units that one client holds at most."""
+        return 1 if self.target.unit == "client" else self.data.largest_client
+
+    @property
+    def dimension(self) -> int:
+        """Number of model parameters."""
+        return self.model.loss.size(self.data.features)
+
 
 Known = TypeVar("Known", bound="Method")
 
@@ -30,8 +61,7 @@ class Method(Protocol):
     ``hides``: whether the promises assume that nobody sees a model before the last. ``noiseless``: no guarantee was
     asked for. ``chooses``: a rule chooses while the run goes on, by held-out records that are public. ``served``:
     whether there is a server that adds up. ``waits``: whether a round waits for all of its
-    clients. ``window``: how many rounds are added up at once. ``extra_sums``: how many numbers a round adds up besides
-    one for each parameter.
+    clients. ``window``: how many rounds are added up at once.
     """
 
     @property
@@ -50,14 +80,15 @@ class Method(Protocol):
     def served(self) -> bool: ...  # noqa: D102
     @property
     def window(self) -> int: ...  # noqa: D102
-    @property
-    def extra_sums(self) -> int: ...  # noqa: D102
 
     def check(self, setup: Setup) -> None:
         """Refuse a method that does not fit the data, the model or the target."""
 
     def check_shares(self, setup: Setup, exponent: int) -> None:
         """Refuse a trust under which the clients cannot share this method's noise on this grid."""
+
+    def sum_length(self, setup: Setup) -> int:
+        """Return how many numbers a round adds up: one for each parameter, and those that an algorithm adds."""
 
     def cohorts(self, setup: Setup) -> Sequence[int]:
         """Return how many clients take part in each round of all passes."""
@@ -132,10 +163,9 @@ class Served:
         """One: every round is added up separately."""
         return 1
 
-    @property
-    def extra_sums(self) -> int:
-        """Zero: a round adds up one number for each parameter."""
-        return 0
+    def sum_length(self, setup: Setup) -> int:
+        """Return the number of parameters: a round adds up nothing else."""
+        return setup.dimension
 
 
 class Tabled:

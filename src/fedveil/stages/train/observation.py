@@ -6,8 +6,11 @@ parameters), every record still has a large gradient, and only the noise is unkn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Final
 
@@ -138,4 +141,15 @@ def noise_of_client(entropy: Entropy, client: int, scale: float, size: int) -> V
     """Draw a client's own noise in whole grid steps, from its own address, so that no two clients share any."""
     if scale == 0:
         return np.zeros(size)
-    return rounded_normal(entropy.stream(f"noise of client {client}", 0), scale, size).astype(np.float64)
+    # A single share can exceed the widest noise that the sampler knows; an attacker may round it more coarsely.
+    coarse = 2.0 ** max(0, math.ceil(math.log2(scale)) - 44)
+    drawn = rounded_normal(entropy.stream(f"noise of client {client}", 0), scale / coarse, size)
+    return np.asarray(drawn * coarse, dtype=np.float64)
+
+
+def attack_view(kind: str) -> AttackView | None:
+    """Return how attacks observe an algorithm; None if that is not known."""
+    if find_spec(f"fedveil.stages.train.{kind}.observe") is None:
+        return None
+    found: AttackView = import_module(f"fedveil.stages.train.{kind}.observe").ATTACK_VIEW
+    return found

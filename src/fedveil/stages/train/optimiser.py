@@ -17,6 +17,18 @@ import numpy as np
 from fedveil.core.checks import require
 from fedveil.core.values import Vector, number
 
+# Projection onto the ball that every model is kept in.
+
+
+def project(point: Vector, radius: float) -> Vector:
+    """Return the nearest point of the ball around zero; for several points, one per row.
+
+    The squares are summed pairwise, so the norm is exact to 2**-53 times (20 + log2(size)/2), which is accounted for.
+    """
+    norm = np.sqrt(np.sum(point * point, axis=-1, keepdims=True))
+    return point if np.all(norm <= radius) else point * (radius / np.maximum(norm, radius))
+
+
 OptimiserKind = Literal["momentum", "adam"]
 BETA2, FLOOR = 0.999, 1e-8  # the usual numbers of Adam
 

@@ -3,22 +3,14 @@
 Parts of an algorithm are imported when they are needed: reading or certifying a plan loads no training code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from fedveil.core.fields import Exclusion
 from fedveil.privacy.guarantee import Adversary
-from fedveil.stages.train.base import Method
-from fedveil.stages.train.setup import Setup
+from fedveil.stages.train.base import Method, Setup
 from fedveil.stages.train.share_words import Row
-
-if TYPE_CHECKING:
-    from fedveil.core.fields import Exclusion
-    from fedveil.stages.train.acting import Acts
-    from fedveil.stages.train.observation import AttackView
 
 KINDS: Final = ["hidden", "dpsgd", "fedavg", "simfl"]
 DEFAULT: Final = "hidden"  # of a study that names no algorithm
@@ -75,19 +67,23 @@ def facts_of(method: Method, setup: Setup) -> Sequence[tuple[str, str]]:
     return found
 
 
-def acts_of(kind: str) -> Acts:
-    """Return the functions that carry out the algorithm."""
-    found: Acts = _part(kind, "acts").ACTS
-    return found
-
-
-def attack_view(kind: str) -> AttackView | None:
-    """Return how attacks observe the algorithm; None if that is not known."""
-    if find_spec(f"fedveil.stages.train.{kind}.observe") is None:
-        return None
-    found: AttackView = _part(kind, "observe").ATTACK_VIEW
-    return found
-
-
 def _part(kind: str, name: str) -> Any:
     return import_module(f"fedveil.stages.train.{kind}.{name}")
+
+
+# Which algorithms let a module add its own answer to a noised direction, as an adversarial pair does.
+#
+# All that such an algorithm's update is computed from is noised before; the others promise more by hiding models, or
+# let clients train with plain gradients, and an answer has no place there.
+
+
+ANSWERING: Final = ("dpsgd",)
+
+
+# One noised sum over all records, as tables of a study: all that a model needs whose loss is linear.
+
+
+ONE_ROUND: Final[Mapping[str, Any]] = {
+    "algorithm": {"kind": "dpsgd", "optimizer": "sgd", "rate": 1.0, "rounds": 1},
+    "schedule": {"step_size": 1.0},
+}

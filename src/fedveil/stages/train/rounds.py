@@ -8,9 +8,8 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Adder
 from fedveil.stages.protocol import HERE, Consortium, State
-from fedveil.stages.train.acting import Acts, Interim, Session
+from fedveil.stages.train.acting import Acts, Interim, Session, Trained
 from fedveil.stages.train.stage import Training
-from fedveil.stages.train.trained import Trained
 from fedveil.wire.content import Content
 
 _NUMBER = 8  # bytes

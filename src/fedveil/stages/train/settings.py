@@ -4,16 +4,99 @@ A group is a table of its own, absent as a whole when absent. What each setting 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from fedveil.core.checks import require
 from fedveil.core.fields import check_fields, count, real, word
-from fedveil.core.tables import filled
+from fedveil.core.tables import filled, known, table
+from fedveil.core.values import number, whole
+from fedveil.privacy.mechanism import Numbers
 from fedveil.stages.train.choosing import RULES, USUAL_GAIN
 from fedveil.stages.train.optimiser import Optimiser
-from fedveil.stages.train.step_shapes import Decay
 from fedveil.theory.factor import MOST_BANDS, MOST_BUFFERS, MOST_ROUNDS
+
+# The [[algorithm.segments]] of a study: rounds in consecutive parts, each with numbers of its own.
+#
+# van Dijk and Nguyen (2023), section 5.2: less noise in the last passes, for example. Page: docs/segments.md.
+
+
+_NAME: Final = "algorithm.segments"
+_KEYS: Final = ("rounds", "rate", "clip", "noise", "step")
+_MOST: Final = 1000
+
+
+def read_segments(given: Any) -> tuple[Mapping[str, float], ...] | None:
+    """Return the segments as plain numbers, each with its ``rounds`` and whatever else it states; None without any.
+
+    Noise must be stated in all segments or in none.
+    """
+    if given is None:
+        return None
+    listed = isinstance(given, list | tuple) and 1 <= len(given) <= _MOST
+    require(listed, _NAME, f"list 1 to {_MOST} segments", given, "Each is a table, [[algorithm.segments]].")
+    found = tuple(_segment(table(part, _NAME)) for part in given)
+    stated = sum("noise" in part for part in found)
+    hint = "State it in all of them, or in none: then it is calibrated, alike for all."
+    require(
+        stated in (0, len(found)), f"{_NAME}.noise", f"be stated in all {len(found)} segments or in none", stated, hint
+    )
+    return found
+
+
+def _segment(given: Mapping[str, Any]) -> Mapping[str, float]:
+    known(given, _KEYS, "a segment")
+    found: dict[str, float] = {"rounds": rounds_of(given)}
+    for key in _KEYS[1:]:
+        if key in given:
+            found[key] = number(f"{_NAME}.{key}", given[key])
+            require(0 < found[key] < math.inf, f"{_NAME}.{key}", "be positive and finite", given[key])
+    return found
+
+
+def rounds_of(segment: Mapping[str, Any]) -> int:
+    """Return how many rounds a segment has, which it must state."""
+    require("rounds" in segment, f"{_NAME}.rounds", "be given for every segment", None)
+    rounds = whole(f"{_NAME}.rounds", segment["rounds"])
+    require(rounds >= 1, f"{_NAME}.rounds", "be at least 1", segment["rounds"])
+    return rounds
+
+
+# Step sizes that rise at first and fall later: constant, linear or cosine, after a warm-up. They look at no data.
+
+
+Decay = Literal["constant", "linear", "cosine"]
+
+
+def shaped(step: Any, rounds: int, decay: Decay | None, warm_up: int | None) -> Numbers:
+    """Return the steps of all rounds, the largest of which is ``step``; a list is returned as it is.
+
+    A warm-up of w rounds takes 1/w, 2/w, ... of the step. The rounds after it fall from the whole step: linearly to
+    ``step / rest`` in the last of them, or by half a cosine.
+
+    >>> shaped(1.0, 6, "linear", 2)
+    (0.5, 1.0, 1.0, 0.75, 0.5, 0.25)
+    """
+    listed = isinstance(step, list | tuple)
+    if decay is None and warm_up is None:
+        return tuple(step) if listed else float(step)
+    hint = "A list states the step of every round."
+    stated = (decay, warm_up)
+    require(not listed, "algorithm.optimizer: decay and warm_up", "be left out with a list of steps", stated, hint)
+    early = warm_up or 0
+    rule = f"leave a round of the {rounds} to train at the full step"
+    require(early < rounds, "algorithm.optimizer.warm_up", rule, early)
+    if decay in (None, "constant") and not early:
+        return float(step)
+    rest = rounds - early
+    done = np.arange(rest) / rest
+    falls = {"linear": 1 - done, "cosine": (1 + np.cos(math.pi * done)) / 2}.get(decay or "constant", np.ones(rest))
+    rises = np.arange(1, early + 1) / early if early else np.empty(0)
+    return tuple((float(step) * np.concatenate([rises, falls])).tolist())
+
 
 Error = Literal["last", "mean", "max"]
 CompressionKind = Literal["none", "random-k", "top-k", "quantised", "rotated"]

@@ -92,7 +92,7 @@ class ShareWords(CentralWords):
         return [*rows, site_row(self.trust)] if adversary == "curious-client" else rows
 
 
-_WORDS: Final = {"central": CentralWords, "shares": ShareWords}
+_WORDS: Final = {"central": CentralWords, "shares": ShareWords, "local": ShareWords}
 
 
 def words_of(trust: Trust) -> CentralWords:

@@ -12,8 +12,8 @@ from fedveil.models.loss import Constants
 from fedveil.models.spec import ModelPlan
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.train.base import Method
-from fedveil.stages.train.setup import Setup
+from fedveil.stages.sums import NO_SUMS, NoisySums
+from fedveil.stages.train.base import Method, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,11 @@ class Training:
         return self.method.served
 
     @property
+    def sums(self) -> NoisySums:
+        """No sums of a plan's own list: what its rounds add up is the algorithm's."""
+        return NO_SUMS
+
+    @property
     def _cohorts(self) -> tuple[int, ...]:
         return _cohorts(self)
 
@@ -72,7 +77,7 @@ class Training:
     @property
     def sum_length(self) -> int:
         """Number of values that the clients of a round send and the server adds up."""
-        return self.dimension + self.method.extra_sums
+        return self.method.sum_length(self.setup)
 
     @property
     def radius(self) -> float:

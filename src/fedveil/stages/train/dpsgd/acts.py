@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Noising
-from fedveil.stages.train.acting import Acts, Train
-from fedveil.stages.train.dpsgd.answering import DpSgdAnswering
-from fedveil.stages.train.dpsgd.asking import DpSgdAsking
+from fedveil.stages.protocol import Answering, Consortium
+from fedveil.stages.train.acting import Acts, Train, TrainAsking
 from fedveil.stages.train.dpsgd.chosen import train_chosen
+from fedveil.stages.train.dpsgd.sides import sides_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of, train_network
+from fedveil.stages.train.dpsgd.windows import train_windows
 from fedveil.stages.train.stage import Training
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
@@ -22,17 +21,23 @@ def _own(stage: Training) -> Train | None:
     method = dpsgd_of(stage)
     if method.choice is not None:
         return train_chosen
-    return None if stage.trust.shared and method.network.together else train_network
+    waits = method.network.together
+    if not method.local(stage.setup):
+        return None if waits else train_windows
+    return None if stage.trust.shared and waits else train_network
 
 
-def _answering(stage: Training, records: Records, proposal: Content, entropy: Entropy) -> DpSgdAnswering:
-    return DpSgdAnswering(stage, records, tuple(int(number) for number in proposal.rows["numbers"]), entropy)
+def _asking(stage: Training, members: Consortium, entropy: Entropy) -> TrainAsking:
+    return sides_of(stage).asking(stage, members, entropy)
+
+
+def _answering(stage: Training, records: Records, proposal: Content, entropy: Entropy) -> Answering:
+    numbers = tuple(int(number) for number in proposal.rows["numbers"])
+    return sides_of(stage).answering(stage, records, numbers, entropy)
 
 
 def _noising(stage: Training, entropy: Entropy) -> Noising:
-    """Every client has noised its own update, fully, before it is added up."""
-    size = stage.dimension
-    return Noising(whole=lambda turn: np.zeros(size, dtype=np.int64), share=lambda turn: 0.0, size=lambda turn: size)
+    return sides_of(stage).noising(stage, entropy)
 
 
 def _sent(stage: Training) -> int:
@@ -51,7 +56,7 @@ def _check_proposal(stage: Training, records: Records, proposal: Content) -> Non
 
 
 ACTS = Acts(
-    asking=DpSgdAsking.make,
+    asking=_asking,
     answering=_answering,
     noising=_noising,
     sent=_sent,

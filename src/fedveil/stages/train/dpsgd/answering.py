@@ -18,8 +18,9 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import LARGEST_PART
 from fedveil.stages.protocol import Away, Memory, needed_row, nobody
 from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import project
 from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
@@ -87,6 +88,12 @@ class DpSgdAnswering:
         """Go back to the clients' memories before a window."""
         for client, row in zip(self.clients, memory, strict=True):
             client.resume(row, min(turn * self.width, client.rounds))
+
+    def choose(self, method: DpSgd) -> None:
+        """Go on with these segments, of which the first ones were run already."""
+        self.method = method
+        for client in self.clients:
+            client.method = method
 
     def whole(self, turn: int, asked: Content) -> Whole:
         """Return the sum of all clients' updates."""

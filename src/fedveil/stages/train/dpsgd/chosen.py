@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,17 +13,18 @@ from fedveil.core.errors import BadValue
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.adding import enough
-from fedveil.stages.train.acting import Session
+from fedveil.stages.adding import Adder
+from fedveil.stages.protocol import Consortium, State
+from fedveil.stages.train.acting import Session, Trained
 from fedveil.stages.train.choosing import Choice, Purse, plateau
-from fedveil.stages.train.dpsgd.answering import contribution, unit_of
-from fedveil.stages.train.dpsgd.client import Client
+from fedveil.stages.train.dpsgd.answering import DpSgdAnswering
+from fedveil.stages.train.dpsgd.asking import DpSgdAsking
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.dpsgd.segments import costs_of_segments
-from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of, released, weights_of
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.dpsgd.rounds import costs_of_segments
+from fedveil.stages.train.dpsgd.shared import SharedAnswering, SharedAsking
+from fedveil.stages.train.dpsgd.sides import sides_of
+from fedveil.stages.train.dpsgd.steps import dpsgd_of
 from fedveil.stages.train.stage import Training
-from fedveil.stages.train.trained import Trained
 
 Rule = Callable[[Choice, Sequence[int], Sequence[float], Purse], int | None]
 
@@ -38,49 +39,81 @@ def train_chosen(plan: Training, records: Records, entropy: Entropy, session: Se
     if choice is None or public is None:
         raise BadValue("algorithm.choose must go with held-out records that are public (data.held_out.public = true).")
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
-    clients, weights = list[Client](), weights_of(method, records)
     purse = Purse(costs=costs_of_segments(method), left=Fraction(choice.budget))
-    model, chosen, done = np.zeros(plan.dimension), list[int](), 0
-    average, losses = model, [public(model)]
-    while (found := rule(choice, tuple(chosen), tuple(losses), purse)) is not None:
-        purse = purse.after(found)
-        chosen.append(found)
-        so_far = _run_so_far(method, chosen)
-        clients = clients or clients_of(plan, so_far, records, entropy)
-        for client in clients:
-            client.method = so_far
-        for turn in range(done, done + method.client_settings[found].rounds):
-            model = _round(plan, clients, weights, model, turn, session)
-            average = released(method, average, model, turn + 1)
-            session.tick(turn + 1)
-        done += method.client_settings[found].rounds
-        losses.append(public(average))
+    chosen, losses = list[int](), [public(np.zeros(plan.dimension))]
+    run: _Run | None = None
+    while (number := rule(choice, tuple(chosen), tuple(losses), purse)) is not None:
+        purse = purse.after(number)
+        chosen.append(number)
+        so_far = _stage_of(plan, _run_so_far(method, chosen))
+        run = _Run.begin(so_far, records, entropy) if run is None else run.follow(so_far)
+        run = run.through(method.client_settings[number].rounds, entropy, session)
+        losses.append(public(run.model))
+    done = 0 if run is None else run.state.round
     size = 8 * plan.dimension * done * records.clients
     return Trained(
-        model=average,
-        dropped=sum(client.dropped for client in clients),
+        model=np.zeros(plan.dimension) if run is None else run.model,
+        dropped=0 if run is None else run.answering.dropped,
         bytes_up=size,
         bytes_down=size,
         chosen=tuple(chosen),
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A run between two segments."""
+
+    stage: Training
+    asking: SharedAsking | DpSgdAsking
+    answering: SharedAnswering | DpSgdAnswering
+    state: State
+
+    @classmethod
+    def begin(cls, stage: Training, records: Records, entropy: Entropy) -> _Run:
+        asking = sides_of(stage).asking(stage, Consortium.here(records), entropy)
+        numbers = tuple(range(records.clients))
+        return cls(stage, asking, sides_of(stage).answering(stage, records, numbers, entropy), asking.start())
+
+    def follow(self, stage: Training) -> _Run:
+        """Go on with one more segment."""
+        self.answering.choose(dpsgd_of(stage))
+        return replace(self, stage=stage, asking=replace(self.asking, stage=stage, method=dpsgd_of(stage)))
+
+    def through(self, rounds: int, entropy: Entropy, session: Session) -> _Run:
+        """Do so many rounds."""
+        clients, state = self.stage.data.clients, self.state
+        adder = Adder(
+            answering=self.answering,
+            noising=sides_of(self.stage).noising(self.stage, entropy),
+            entropy=entropy,
+            trust=self.stage.trust,
+            cohort=lambda turn: clients,
+            shared=self.stage.trust.shared,
+            add_up=session.add_up,
+            fails=session.fails,
+        )
+        for _ in range(rounds):
+            question = self.asking.question(state)
+            if question is None:
+                raise TypeError("a question to everybody is never empty")
+            state = self.asking.advance(state, adder.total(state.round, question))
+            session.tick(state.round)
+        return replace(self, state=state)
+
+    @property
+    def model(self) -> Vector:
+        """What would be released now."""
+        return self.asking.model(self.state)
+
+
+def _stage_of(plan: Training, method: DpSgd) -> Training:
+    return Training(
+        method=method, data=plan.data, model=plan.model, target=plan.target, grid=plan.grid, trust=plan.trust
+    )
+
+
 def _run_so_far(method: DpSgd, chosen: Sequence[int]) -> DpSgd:
-    """The method with the chosen segments, in the order in which they were chosen, as if they had been planned."""
+    """Return the method with the chosen segments in the order in which they were chosen, as if planned so."""
     parts = tuple(method.client_settings[index] for index in chosen)
     return replace(method, client_settings=parts, choice=None)
-
-
-def _round(
-    plan: Training, clients: Sequence[Client], weights: Sequence[float], model: Vector, turn: int, session: Session
-) -> Vector:
-    unit, turns, least = unit_of(plan), range(turn, turn + 1), plan.trust.least(len(clients))
-    parts = {
-        client.index: contribution(client, model, turn, turns, weights[client.index], unit, len(clients))
-        for client in clients
-        if not session.fails(turn, client.index)
-    }
-    enough(turn, len(parts), least)
-    found = session.add_up(turn, parts)
-    enough(turn, len(found.survivors), least)
-    return project(model - found.total.astype(np.float64) * unit, plan.radius)

@@ -9,14 +9,12 @@ from fedveil.core.checks import require
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import Mechanism
 from fedveil.privacy.target import Target
-from fedveil.stages.train.correlated_request import CORRELATED, DRAWN, INDEPENDENT, designed, last_error
-from fedveil.stages.train.correlation import Correlation
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings
-from fedveil.stages.train.dpsgd.correlated import charged_together
+from fedveil.stages.train.correlation import CORRELATED, DRAWN, INDEPENDENT, Correlation, design_correlation, last_error
+from fedveil.stages.train.dpsgd.cost import charged_together
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.request import Task
-from fedveil.stages.train.settings import CorrelationRequest
-from fedveil.stages.train.step_shapes import Decay, shaped
+from fedveil.stages.train.settings import CorrelationRequest, Decay, shaped
 from fedveil.theory.correlated import weights_of_last
 from fedveil.theory.factor import Factor
 
@@ -46,7 +44,7 @@ def correlation_for(request: Any, momentum: float, rate: float, rounds: int, ste
         require(fits, "algorithm.correlation.bands", f"be at most {groups}, one over the sampling rate", asked, hint)
         groups = asked
     weights = weights_of_last(steps, momentum)
-    return designed(request.correlation, rounds=rounds, groups=groups, weights=weights, momentum=momentum)
+    return design_correlation(request.correlation, rounds=rounds, groups=groups, weights=weights, momentum=momentum)
 
 
 def designed_for(request: Any, task: Task, momentum: float, rate: float, rounds: int) -> Correlation | None:

@@ -1,8 +1,11 @@
 """DP-SGD, designed by a rule that looks at no data; the noise of every client is calibrated for its own rounds."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Final
@@ -15,11 +18,10 @@ from fedveil.core.checks import require
 from fedveil.core.fields import Exclusion, check_exclusions, check_fields, group, ruled, word
 from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import Mechanism, Numbers
-from fedveil.stages.train.adaptive_clip import designed
-from fedveil.stages.train.base import Method, expected
+from fedveil.stages.train.adaptive_clip import design_clip
+from fedveil.stages.train.base import Method, Setup, expected
 from fedveil.stages.train.choosing import Choice
 from fedveil.stages.train.correlation import Correlation, growth_of
-from fedveil.stages.train.dpsgd.client_settings import ClientSettings, Clipping, Sampling
 from fedveil.stages.train.dpsgd.correlated_design import (
     ANY,
     charges_of,
@@ -28,16 +30,12 @@ from fedveil.stages.train.dpsgd.correlated_design import (
     noises_of,
     walk_of,
 )
-from fedveil.stages.train.dpsgd.deep import check_company, deep_step
+from fedveil.stages.train.dpsgd.cost import affordable, charged, fitting_budget, joint_cost
 from fedveil.stages.train.dpsgd.method import MOST_MESSAGES, DpSgd
-from fedveil.stages.train.dpsgd.network import Network
-from fedveil.stages.train.dpsgd.rates import LEAST_BATCH, USUAL_RATE, check_batch, picked_among, share
-from fedveil.stages.train.dpsgd.risk import expected_risk, passes_of
-from fedveil.stages.train.dpsgd.segments import affordable, charged, fitting_budget, joint_cost
-from fedveil.stages.train.dpsgd.tightening import leaves_open, tightened
+from fedveil.stages.train.dpsgd.mixing import mixture, noise_left, round_noise, spread_of
+from fedveil.stages.train.dpsgd.settings import ClientSettings, Clipping, Network, Sampling, check_picks
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.request import Draft, Task, beside, check_beside
-from fedveil.stages.train.segments import read_segments
 from fedveil.stages.train.settings import (
     AdaptiveClipRequest,
     ChooseRequest,
@@ -45,13 +43,123 @@ from fedveil.stages.train.settings import (
     CorrelationRequest,
     OptimizerRequest,
     adaptive_clip,
+    read_segments,
+    shaped,
 )
-from fedveil.stages.train.step_shapes import shaped
+from fedveil.stages.train.yardstick import risk_with_momentum, yardstick_of
+
+# How large the batches of DP-SGD are where a study does not say: by rules that look at public numbers.
+
+
+USUAL_RATE: Final = 0.05
+LEAST_BATCH: Final = 10
+
+
+def picked_among(task: Task) -> int:
+    """Among how many rounds of a pass every record picks one: as the schedule says, else by the usual rule."""
+    schedule, data = task.schedule, task.data
+    if isinstance(schedule.rounds, int):
+        fits = not isinstance(schedule.batch, int) or data.records // schedule.batch == schedule.rounds
+        rule = f"make the {schedule.rounds} rounds of a pass that schedule.rounds states"
+        hint = "Leave it out: where records pick their rounds, a batch is the records over the rounds of a pass."
+        require(fits, "schedule.batch", rule, schedule.batch, hint)
+        found = schedule.rounds
+    elif isinstance(schedule.batch, int):
+        check_batch(schedule.batch, data.records)
+        found = data.records // schedule.batch
+    else:
+        found = max(1, min(round(1 / USUAL_RATE), data.smallest_client // LEAST_BATCH))
+    check_picks(found, data)
+    return found
+
+
+def usual_rate(records: int, clipping: Clipping) -> float:
+    """Return the sampling rate of a client with so many records where nothing states it.
+
+    Individual clipping: a twentieth of the records. Batch clipping: batches as small as a bearable number of rounds
+    allows. A clipped mean moves by twice its bound whatever the batch's size: a larger batch needs as much noise, and
+    only the smaller chance to be in a small one protects a record (docs/dpsgd.md).
+    """
+    if clipping == "batch":
+        return share(min(records, max(1, math.ceil(_PASSES * records / _MOST_SMALL_BATCHES))), records)
+    return min(1.0, max(USUAL_RATE, share(min(LEAST_BATCH, records), records)))
+
+
+def check_batch(batch: int, records: int) -> None:
+    """Refuse a batch of more records than there are."""
+    require(batch <= records, "schedule.batch", f"be at most the {records} records", batch)
+
+
+def share(part: int, of: int) -> float:
+    """Return the smallest float that is not below part / of, so that a batch of that share holds all of its records."""
+    rate = part / of
+    return rate if Fraction(rate) * of >= part else math.nextafter(rate, 2.0)
+
+
+# What the yardstick that all designs share expects of a DP-SGD plan, and how much work it is.
+
+
+def expected_risk(method: DpSgd, task: Task) -> float | None:
+    """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
+    one, data = method.client_settings[0], task.data
+    plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression.kind == "none"
+    plain = plain and method.adaptive is None and not method.segments and method.optimiser.kind == "momentum"
+    plain = plain and method.correlated is None
+    if task.model.constants(data.bound).smoothness is None or not plain:
+        return None
+    model, batch = yardstick_of(task), one.rate * data.records
+    steps = np.broadcast_to(np.asarray(one.step_size, dtype=np.float64), (one.rounds,))
+    return risk_with_momentum(
+        model,
+        steps,
+        momentum=method.optimiser.momentum,
+        noise=(one.noise * one.clip) ** 2 * spread_of(method, task.setup) / batch**2,
+        dealing=model.spread * (1 - one.rate) / batch,
+    )
+
+
+def passes_of(method: DpSgd) -> float:
+    """Return how often a run computes the gradients of all records."""
+    each = [settings.rate * settings.rounds for settings in method.client_settings]
+    return math.fsum(each) if method.segments else max(each)
+
+
+# A smaller clip with longer steps, where the noise limits the steps of DP-SGD and all is left to the design.
+#
+# Clipped to a half, records that the model still gets wrong pull as before, relative to the noise, and records that it
+# nearly gets right pull more. The noise moves the model as far as it did. Page: dpsgd.md.
+
+
+_TIGHTEST: Final = 0.5  # of the model's clip
+_PLANNED: Final = ("rounds", "passes", "batch", "step_size", "noise_std")
+_ASKED: Final = ("clip", "steps", "rate", "rounds", "noise_multiplier", "segments", "own_epsilon", "correlation")
+
+
+def leaves_open(request: DpSgdRequest, task: Task) -> bool:
+    """Return whether clip, steps, rates and rounds are all left to the design: what is stated keeps its meaning."""
+    stated = [getattr(task.schedule, name) for name in _PLANNED] + [getattr(request, name) for name in _ASKED]
+    model = task.model
+    usual = model.clip == model.loss.usual_clip(task.data.bound)
+    fixed = any(value is not None for value in stated) or request.clipping == "batch"
+    return usual and not fixed and replace(request.optimizer, momentum=None) == OptimizerRequest()
+
+
+def tightened(method: DpSgd, room: float) -> DpSgd:
+    """Return the method with a smaller clip and longer steps; ``room``: what the noise leaves of the first step.
+
+    The yardstick that compares designs knows nothing of it.
+    """
+    one = method.client_settings[0]
+    factor = max(_TIGHTEST, min(1.0, room))
+    steps = tuple((one.steps() / factor).tolist())
+    return replace(method, client_settings=(replace(one, clip=one.clip * factor, step_size=steps),))
+
 
 _MOMENTUM = 0.9  # where neither momentum nor another optimizer is stated
 _EPSILON_SHARE, _DELTA_SHARE = 1e-4, 1e-3  # kept back for what the grid costs
 _OWN_SHARE = 1e-3  # of a client's own epsilon, kept back for the grid and for calibrating once more
 _PASSES = 20
+_MOST_SMALL_BATCHES = 20_000  # rounds of batch clipping
 _STEP = 3.0  # over the smoothness: below 2 (1 + momentum), where a step with momentum still contracts
 _WALK = 1.0  # most that the noise of all rounds may move a score, in standard deviations
 
@@ -69,11 +177,11 @@ def _positive(name: str, given: Any) -> Any:
     return values if isinstance(given, list | tuple) else values[0]
 
 
-def _adapts(request: "DpSgdRequest") -> bool:
+def _adapts(request: DpSgdRequest) -> bool:
     return isinstance(request.clip, AdaptiveClipRequest)
 
 
-def _shapes_steps(request: "DpSgdRequest") -> bool:
+def _shapes_steps(request: DpSgdRequest) -> bool:
     return request.optimizer.decay is not None or request.optimizer.warm_up is not None
 
 
@@ -135,12 +243,10 @@ class DpSgdRequest:
     network: Network = group(Network, default=Network())
 
     kind: ClassVar[str] = "dpsgd"
-    noised_at_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self, "algorithm")
-        found = ANY if self.correlation is not None else None  # refuses what never fits:
-        self._with((ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0),), found)
+        self._any  # noqa: B018  refuses what never fits
         wanted = read_segments(self.segments)
         check_exclusions(self, "algorithm", EXCLUSIONS)
         check_correlated(self)
@@ -165,6 +271,12 @@ class DpSgdRequest:
         )
 
     @property
+    def _any(self) -> DpSgd:
+        """Some method of this request, for what depends on neither rounds nor noise."""
+        one = ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0)
+        return self._with((one,), ANY if self.correlation is not None else None)
+
+    @property
     def adapts(self) -> bool:
         """Whether the clip follows the norms."""
         return _adapts(self)
@@ -174,7 +286,7 @@ class DpSgdRequest:
         return self.optimizer.optimiser(_MOMENTUM)
 
     @property
-    def noises(self) -> "Mapping[str, DpSgdRequest]":
+    def noises(self) -> Mapping[str, DpSgdRequest]:
         """The same with independent noise, and with noise that is correlated over rounds."""
         return noises_of(self)
 
@@ -183,6 +295,9 @@ class DpSgdRequest:
         hint = 'Use kind = "fedavg" to protect whole clients.'
         require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
         target = task.target
+        single = self._any.local(task.setup) or not isinstance(self.steps, list | tuple)
+        hint = 'The server makes one step for all clients. Or let each add all of its noise: [trust] noise = "local".'
+        require(single, "algorithm.steps", "be one step size where clients share their noise", self.steps, hint)
         aims = target.epsilon * (1 - _EPSILON_SHARE), target.delta * (1 - _DELTA_SHARE)
         wanted = read_segments(self.segments)
         if wanted is not None:
@@ -192,7 +307,7 @@ class DpSgdRequest:
             found = designed_for(self, task, self._momentum, *self._rounds(task, 0))
             client_settings = tuple(self._settings(task, client, found, *aims) for client in range(self._kinds(task)))
             method = self._adapting(self._with(client_settings, found), task)
-        method = self._stopping(method, task)
+        method = evened(self._stopping(method, task), task.setup)
         risk = expected_risk(method, task)
         if leaves_open(self, task):
             method = tightened(method, _WALK / self._walk(task, method.client_settings[0], self._first_step(task)))
@@ -206,7 +321,7 @@ class DpSgdRequest:
         one, data = method.client_settings[0], task.data
         if not isinstance(self.clip, AdaptiveClipRequest):
             return method
-        rule = designed(self.clip, one.noise, one.rate * data.records / data.clients, usual_rate=None)
+        rule = design_clip(self.clip, one.noise, one.rate * data.records / data.clients, usual_rate=None)
         steps = (settings.step(0) for settings in method.client_settings)
         pairs = zip(method.client_settings, steps, strict=True)
         limits = tuple(_WALK * p.clip / self._walk(task, p, first) * rule.of_sum for p, first in pairs)
@@ -219,7 +334,7 @@ class DpSgdRequest:
         """
         if self.choose is None:
             return method
-        budget = fitting_budget(method, task.target, epsilon, delta) if stated else joint_cost(method)
+        budget = fitting_budget(method, task.target, epsilon, delta, self._left(task)) if stated else joint_cost(method)
         return replace(method, choice=Choice(rule=self.choose.rule, gain=self.choose.gain, budget=budget))
 
     def _stopping(self, method: DpSgd, task: Task) -> DpSgd:
@@ -229,6 +344,7 @@ class DpSgdRequest:
         delta, found = task.target.delta * (1 - _DELTA_SHARE), []
         for client, settings in enumerate(method.client_settings):
             own = _of(self.own_epsilon, client) * (1 - _OWN_SHARE)
+            settings = replace(settings, noise=settings.noise * noise_left(method, task.setup, task.target.adversary))
             last = affordable(settings, method.sampling, method.clipping, task.target, own, delta)
             rule = f"pay for one round of client {client + 1} at least, which costs more"
             require(last >= 1, "algorithm.own_epsilon", rule, _of(self.own_epsilon, client), "Or take more noise.")
@@ -237,12 +353,19 @@ class DpSgdRequest:
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
-        found = expected(DpSgd, method)
+        found, setup = expected(DpSgd, method), task.setup
         noise = [settings.noise * found.scale(settings) for settings in found.client_settings]
         rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
         each = rows if found.clipping == "individual" else (1 for _ in found.client_settings)
         most = max(found.scale(settings) * count for settings, count in zip(found.client_settings, each, strict=True))
-        return choose_grid(most, min(noise), max(noise) * growth_of(found.correlated))
+        if found.local(setup):
+            return choose_grid(most, min(noise), max(noise) * growth_of(found.correlated))
+        planned, clients = round_noise(found, setup), found.asked(setup)
+        share = 1.0 if not task.trust.shared else 1 / math.sqrt(task.trust.honest(clients))
+        largest = float(planned.max()) * math.sqrt(found.window * task.trust.surplus(clients))
+        return choose_grid(
+            clients * found.window * most, float(planned.min()) * share, largest * growth_of(found.correlated)
+        )
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
         """Return the same rounds; noise that was not given is calibrated for the other target."""
@@ -256,12 +379,17 @@ class DpSgdRequest:
             factor = _factor(
                 charged(found.client_settings, found.sampling, found.clipping, task.target), epsilon, delta
             )
-            parts = tuple(replace(p, noise=p.noise * factor) for p in found.client_settings)
+            parts = tuple(replace(p, noise=p.noise * factor / self._left(task)) for p in found.client_settings)
             plain = replace(found, client_settings=parts, choice=None)
             return self._choosing(plain, task, False, epsilon, delta)
-        factors = [_factor(row, epsilon, delta) for row in charges_of(found, task.target)]
+        left = self._left(task)
+        factors = [_factor(row, epsilon, delta) / left for row in charges_of(found, task.target)]
         client_settings = (replace(p, noise=p.noise * f) for p, f in zip(found.client_settings, factors, strict=True))
-        return replace(found, client_settings=tuple(client_settings))
+        return evened(replace(found, client_settings=tuple(client_settings)), task.setup)
+
+    def _left(self, task: Task) -> float:
+        """Return the part of the noise's deviation that the study's observer does not know."""
+        return noise_left(self._any, task.setup, task.target.adversary)
 
     def _segmented(
         self, task: Task, wanted: Sequence[Mapping[str, float]], epsilon: float, delta: float
@@ -283,7 +411,7 @@ class DpSgdRequest:
         )
         if "noise" not in wanted[0]:
             factor = _factor(charged(parts, self.sampling, self.clipping, task.target), epsilon, delta)
-            parts = tuple(replace(part, noise=factor) for part in parts)
+            parts = tuple(replace(part, noise=factor / self._left(task)) for part in parts)
         return self._segment_steps(task, wanted, parts)
 
     def _segment_steps(
@@ -338,7 +466,7 @@ class DpSgdRequest:
             mechanism = one.charged(self.sampling, self.clipping, task.target.neighbours)
             if correlated is not None:
                 mechanism = charges_of(self._with((one,), correlated), task.target)[0]
-            one = replace(one, noise=_factor(mechanism, epsilon, delta))
+            one = replace(one, noise=_factor(mechanism, epsilon, delta) / self._left(task))
         return replace(one, step_size=self._steps(task, client, one, correlated))
 
     def _rounds(self, task: Task, client: int) -> tuple[float, int]:
@@ -354,8 +482,7 @@ class DpSgdRequest:
         if rate is None and isinstance(schedule.rounds, int):
             rate = share(1, schedule.rounds)
         if rate is None:
-            least = task.data.smallest_client
-            rate = min(1.0, max(USUAL_RATE, share(min(LEAST_BATCH, least), least)))
+            rate = usual_rate(task.data.smallest_client, self.clipping)
         if rounds is None:
             a_pass = schedule.rounds if isinstance(schedule.rounds, int) else max(1, round(1 / rate))
             rounds = a_pass * (schedule.passes or _PASSES)
@@ -385,7 +512,7 @@ class DpSgdRequest:
     def _walk(self, task: Task, settings: ClientSettings, first: float, correlated: Correlation | None = None) -> float:
         """Return how far the noise of all rounds moves a score if steps fall linearly from ``first``."""
         data = task.data
-        deviation = settings.noise * settings.clip * math.sqrt(data.clients)
+        deviation = settings.noise * settings.clip * math.sqrt(spread_of(self._any, task.setup))
         if self.clipping == "individual":
             deviation /= settings.rate * data.records
         own = walk_of(correlated, settings, self._momentum)
@@ -400,9 +527,62 @@ def _of(value: Any, client: int) -> Any:
     return value[client] if isinstance(value, list | tuple) else value
 
 
+def evened(method: DpSgd, setup: Setup) -> DpSgd:
+    """Return the method with the noise that the records of each client get from a noise that all clients share."""
+    if method.local(setup) or len(method.client_settings) == 1 or method.segments:
+        return method
+    mixed = mixture(method, setup)
+    rows = zip(method.client_settings, mixed.factors, strict=True)
+    most = ((settings, mixed.noise / (factor * method.scale(settings))) for settings, factor in rows)
+    settings = tuple(replace(one, noise=max(one.noise, noise * (1 - 1e-12))) for one, noise in most)
+    return replace(method, client_settings=settings)
+
+
 @lru_cache(maxsize=256)
 def _factor(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     return calibrate(mechanism, epsilon=epsilon, delta=delta)[0]
+
+
+# Torch models, about whose gradients nothing is known but the clip. Page: docs/torch.md.
+
+# In lengths of the starting parameters, chosen on two networks for scikit-learn's digits: how far
+_DEEP_WALK: Final = 3.0  # the noise of all rounds may move the model,
+_STRIDE: Final = 1.0  # and a round may, if every record pulls the same way
+
+
+def deep_step(task: Task, clip: float, momentum: float, walk: float) -> float:
+    """Return the first of steps that fall linearly for a torch model, from public numbers alone.
+
+    ``walk``: how far the noise of all rounds moves the score of the longest row if the first step is 1. The starting
+    parameters are public, and their length is the one scale that is known of a module; it counts as 1 at least, since
+    all of them may be zero.
+    """
+    require(not task.model.linear, "The model", "be a torch model", task.model.kind)
+    start = task.model.loss.start(task.data.features)
+    length = max(1.0, float(np.linalg.norm(start)))
+    noise = walk / task.data.bound * math.sqrt(start.size)  # of the whole model
+    return length * min(_DEEP_WALK / noise, _STRIDE * (1 - momentum) / clip)
+
+
+def check_company(method: DpSgd, task: Task) -> None:
+    """Try whether a torch module gives a record the same bits in any company, where batches are drawn."""
+    loss = task.model.loss
+    if method.apart(task.model):
+        loss.check_sampling(task.data.features)
+    if loss.answers(task.data.features):
+        _check_pair(method, task)
+
+
+def _check_pair(method: DpSgd, task: Task) -> None:
+    """Refuse an adversarial pair where its answer would be added up with others' or a step could be of any length."""
+    hint = 'Several holders of one pair are not there yet: [clients] kind = "equal", count = 1.'
+    require(task.data.clients == 1, "[clients]", "be one for an adversarial pair", task.data.clients, hint)
+    require(not task.trust.tables(), "[trust]", "be left out with an adversarial pair", task.trust.server)
+    hint = "Its steps have a length whatever the judge says."
+    adam = method.optimiser.kind == "adam"
+    require(adam, "algorithm.optimizer", "be adam for an adversarial pair", method.optimiser.kind, hint)
+    plain = method.correlated is None and method.choice is None and not method.segments
+    require(plain, "[algorithm]", "have neither correlated noise nor segments with an adversarial pair", "one of them")
 
 
 REQUEST = DpSgdRequest

@@ -7,77 +7,57 @@ Page: dpsgd.md.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, get_args
 
+import numpy as np
+
+from fedveil.accounting.calibrate import scaled
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.grid import Grid
 from fedveil.core.checks import require
 from fedveil.core.tables import known
 from fedveil.core.values import Indices, number
-from fedveil.models.spec import ModelPlan
 from fedveil.privacy.guarantee import Adversary, Answer
 from fedveil.privacy.mechanism import Gaussian, Mechanism, with_beside
 from fedveil.privacy.target import Target
-from fedveil.stages.noise_shares import check_cohorts
+from fedveil.stages.noise_shares import check_cohorts, check_range, variation, with_masks
 from fedveil.stages.train.adaptive_clip import AdaptiveClip
-from fedveil.stages.train.base import EveryModelSeen, check_groups, read_groups, written
+from fedveil.stages.train.base import Setup, check_groups, read_groups, written
 from fedveil.stages.train.choosing import Choice
-from fedveil.stages.train.correlation import Correlation
-from fedveil.stages.train.dpsgd.client_settings import (
+from fedveil.stages.train.dpsgd.cost import (
+    charged,
+    charged_together,
+    check_choice,
+    check_correlation,
+    grid_cost,
+    mean_noise,
+    most_rows,
+    radius_of,
+    within_budget,
+)
+from fedveil.stages.train.dpsgd.mixing import check_mixing, mixture, noise_left, round_noise, spread_of
+from fedveil.stages.train.dpsgd.rounds import DpSgdRounds
+from fedveil.stages.train.dpsgd.settings import (
     DEALT,
-    DRAWN,
     ClientSettings,
     Clipping,
+    Network,
     Sampling,
     check_picks,
     checked_stops,
     checked_weights,
 )
-from fedveil.stages.train.dpsgd.correlated import charged_together, check_correlation
-from fedveil.stages.train.dpsgd.deep import check_deep
-from fedveil.stages.train.dpsgd.grids import grid_cost
-from fedveil.stages.train.dpsgd.lengths import mean_noise, most_rows
-from fedveil.stages.train.dpsgd.network import Network
-from fedveil.stages.train.dpsgd.reach import usual_radius
-from fedveil.stages.train.dpsgd.segments import charged, check_choice, most_rounds, within_budget
 from fedveil.stages.train.optimiser import Optimiser, check_average
 from fedveil.stages.train.settings import ADAPTIVE, CompressionRequest
-from fedveil.stages.train.setup import Setup
 
 MOST_MESSAGES = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DpSgd(EveryModelSeen):
-    """``client_settings``: one for all clients, or one for each; ``weights``: how the server mixes their updates.
-
-    No weights: in proportion to the clients' records. ``optimiser`` and ``compression`` are applied to what is noised
-    already. ``average``: a moving average of the models is released, in which the past has this weight.
-
-    ``adaptive``: the rule by which clips follow the norms, beginning at the client's ``clip``; None if they are fixed.
-    ``clip_limits``: for each of the client settings, the clip above which steps are shortened in proportion.
-    ``segments``: ``client_settings`` are then consecutive segments of the rounds of every client, each with its own
-    rate, clip, noise and steps; with a ``choice`` they are candidates, of which a rule chooses within a budget.
-    ``stops``: for each of the client settings, in how many rounds the client's records take part; in later rounds it
-    sends noise alone. ``correlated``: how the noise is correlated over rounds; None if it is independent.
-    """
-
-    client_settings: tuple[ClientSettings, ...]
-    sampling: Sampling = "poisson"
-    clipping: Clipping = "individual"
-    weights: tuple[float, ...] = ()
-    network: Network = field(default_factory=Network)
-    compression: CompressionRequest = field(default_factory=CompressionRequest)
-    optimiser: Optimiser = field(default_factory=Optimiser)
-    average: float | None = None
-    adaptive: AdaptiveClip | None = None
-    clip_limits: tuple[float, ...] = ()
-    segments: bool = False
-    choice: Choice | None = None
-    stops: tuple[int, ...] = ()
-    correlated: Correlation | None = None
+class DpSgd(DpSgdRounds):
+    """DP-SGD as a plan holds it: its rounds, checked at birth, and what each observer is promised."""
 
     kind: ClassVar[str] = "dpsgd"
 
@@ -121,76 +101,6 @@ class DpSgd(EveryModelSeen):
         require(fits, "method.clip_limits", "hold one positive number for each of the client settings", limits)
         return limits
 
-    @property
-    def classes(self) -> int:
-        """Among how many classes of records rounds take turns: one, unless noise is correlated."""
-        return 1 if self.correlated is None else self.correlated.separation
-
-    @property
-    def chooses(self) -> bool:
-        """True if a rule chooses among the segments."""
-        return self.choice is not None
-
-    def scale(self, settings: ClientSettings) -> float:
-        """Return the bound on a contribution in the units of the released sums: the clip, or 1 if it is adaptive."""
-        return settings.clip if self.adaptive is None else 1.0
-
-    def longest(self, index: int) -> float:
-        """Return the largest clip that steps are not shortened for, for one of the client settings."""
-        return self.clip_limits[index] if self.clip_limits else self.client_settings[index].clip
-
-    def shorter(self, client: int, clip: float) -> float:
-        """Return by what a client's step is multiplied at this clip: 1 unless an adaptive clip is beyond its limit."""
-        return min(1.0, self.longest(self.place(client)) / clip) if self.clip_limits else 1.0
-
-    def first_step(self, client: int) -> float:
-        """Return what a client's first release is multiplied by before it is sent."""
-        settings = self.settings(client)
-        return settings.step(0) * self.shorter(client, settings.clip) * self.network.step(0)
-
-    @property
-    def total(self) -> int:
-        """Number of rounds of the client that has most."""
-        return max(self.rounds_of(client) for client in range(len(self.client_settings)))
-
-    def rounds_of(self, client: int) -> int:
-        """Return the number of rounds of a client, in all segments; the most that a rule can choose, if one chooses."""
-        if self.choice is not None:
-            return most_rounds(self, self.choice.budget)
-        return sum(settings.rounds for settings in self.parts_of(client))
-
-    def parts_of(self, client: int) -> tuple[ClientSettings, ...]:
-        """Return the settings of a client, counted from 0, one for each of its segments (one, if there are none)."""
-        return self.client_settings if self.segments else (self.client_settings[self.place(client)],)
-
-    def used_in(self, client: int) -> tuple[ClientSettings, ...]:
-        """Return the settings of the rounds in which a client's records take part: what is charged for them."""
-        parts = self.parts_of(client)
-        if not self.stops:
-            return parts
-        return (replace(parts[0], rounds=self.stops[self.place(client)], step_size=1.0),)
-
-    def uses_records(self, client: int, turn: int) -> bool:
-        """Return whether a client's records take part in a round; otherwise it sends noise alone."""
-        return not self.stops or turn < self.stops[self.place(client)]
-
-    def settings(self, client: int, turn: int = 0) -> ClientSettings:
-        """Return the settings of a client in a round, both counted from 0."""
-        return self.parts_of(client)[self.segment(client, turn)[0]]
-
-    def segment(self, client: int, turn: int) -> tuple[int, int]:
-        """Return the number of a round's segment, and the round in which that segment begins."""
-        first = 0
-        for index, settings in enumerate(self.parts_of(client)):
-            if turn < first + settings.rounds:
-                return index, first
-            first += settings.rounds
-        return len(self.parts_of(client)) - 1, first - self.parts_of(client)[-1].rounds
-
-    def place(self, client: int) -> int:
-        """Return the place of a client's settings among ``client_settings``."""
-        return client if len(self.client_settings) > 1 and not self.segments else 0
-
     def check(self, setup: Setup) -> None:
         """Refuse unless records are protected and every client has settings and batches that exist."""
         data, unit = setup.data, setup.target.unit
@@ -222,34 +132,20 @@ class DpSgd(EveryModelSeen):
         sent = self.total * data.clients
         hint = 'If one party holds all records, say [clients] kind = "equal", count = 1.'
         require(sent <= MOST_MESSAGES, "Rounds times clients", f"be at most {MOST_MESSAGES}", sent, hint)
-
-    def apart(self, model: ModelPlan) -> bool:
-        """Whether every record's contribution is rounded on its own, so that it adds the same bits to any batch.
-
-        What torch computes for a record may depend on the size of the batch and the record's place in it; where batches
-        are dealt both are fixed, and otherwise records are rounded alone (docs/torch.md).
-        """
-        alone = self.sampling == "independent" or self.adaptive is not None
-        alone = alone or (not model.linear and self.sampling not in DEALT)
-        return alone and self.clipping == "individual"
-
-    @property
-    def waits(self) -> bool:
-        """True unless the network has delays or losses; then clients do not wait for each other."""
-        return self.network.together
-
-    @property
-    def window(self) -> int:
-        """The number of rounds that the server mixes at once."""
-        return int(self.network.window)
+        if not self.local(setup):
+            check_mixing(self, setup)
 
     def check_shares(self, setup: Setup, exponent: int) -> None:
-        """Only windows that wait for everybody can be added up by a server that may not look.
+        """Refuse a grid that does not hold the shares, and clients that do not wait under a server that may not look.
 
-        No update needs another's noise. With patience the real network decides who is late, so none is simulated.
+        With patience the real network decides who is late, so none is simulated.
         """
-        trust = setup.trust
-        check_cohorts(self.cohorts(setup), trust)
+        trust, cohorts = setup.trust, self.cohorts(setup)
+        check_cohorts(cohorts, trust)
+        if not self.local(setup):
+            most = [mixture(self, setup, 0).clip * self.longest_sum(setup)] * self.total
+            each = np.array(most, dtype=np.float64)
+            check_range(round_noise(self, setup), cohorts, trust, exponent, each * setup.data.clients, each)
         if trust.server == "trusted" and trust.patience is None:
             return
         hint = "Leave delay, loss, jitter, speeds, max_deviation and participants out and take a whole window."
@@ -258,6 +154,15 @@ class DpSgd(EveryModelSeen):
         setting = trust.server if trust.patience is None else "patience"
         rule = f"go with clients that wait for each other ({setting})"
         require(self.network.together, "[trust]", rule, "others", hint)
+
+    def longest_sum(self, setup: Setup) -> float:
+        """Return how many contributions a client adds up in a window at most."""
+        rows = max(most_rows(self, settings, setup.data.largest_client) for settings in self.client_settings)
+        return float(self.window * (rows if self.clipping == "individual" else 1))
+
+    def sum_length(self, setup: Setup) -> int:
+        """Return the number of parameters, and one for the votes on an adaptive clip that all clients have."""
+        return setup.dimension + (self.adaptive is not None and not self.local(setup))
 
     def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return the traffic: one update per client and round; if windows are added up, one per window."""
@@ -269,25 +174,38 @@ class DpSgd(EveryModelSeen):
         """Return the noise of the server's mix of the clients' means; None if it depends on how the run goes."""
         if self.adaptive is not None or self.choice is not None:
             return None
+        if not self.local(setup):
+            mixed = (mixture(self, setup, turn) for turn in self.starts)
+            squares = [(one.pull * one.noise) ** 2 for one in mixed]
+            mean = math.sqrt(math.fsum(squares) / len(squares) * spread_of(self, setup))
+            return mean if (found := self.correlated) is None else mean * found.factor.of_a_round(found.rounds)
         weights = self.weights or (sizes / setup.data.records).tolist()
         return math.hypot(*(w * mean_noise(self, k, int(sizes[k])) for k, w in enumerate(weights)))
 
     def cohorts(self, setup: Setup) -> Sequence[int]:
-        """Return the number of clients that still have rounds left, for each round."""
+        """Return the number of clients that are asked in each round: those with rounds left."""
+        if not self.local(setup):
+            return [self.asked(setup)] * self.total
         rounds = [self.rounds_of(client) for client in range(setup.data.clients)]
         return [sum(turn < own for own in rounds) for turn in range(self.total)]
 
     def answer(self, adversary: Adversary, setup: Setup, delta: float, beside: Gaussian | None = None) -> Answer:
-        """Return the guarantee of the worst client; no observer sees more than all noised updates."""
-        charges = (with_beside(m, beside) for m in self._charges(setup.target))
-        return max((_answer(m, delta) for m in charges), key=lambda found: found.epsilon)
+        """Return the guarantee of the worst client, against the noise that this observer does not know."""
+        left, why = noise_left(self, setup, adversary), _WHY[adversary]
+        if self.local(setup):
+            why = "every noised update of the client is seen, by any observer"
+        charges = (with_beside(scaled(m, left), beside) for m in self._charges(setup.target))
+        return max((_answer(m, delta, why) for m in charges), key=lambda answer: answer.epsilon)
 
-    def clients(self, delta: float, target: Target, count: int | None = None) -> list[tuple[int, float]]:
-        """Return each client's own epsilon; ``count``: the number of clients if all share one settings."""
+    def clients(self, delta: float, setup: Setup, count: int | None = None) -> list[tuple[int, float]]:
+        """Return each client's own epsilon against the target's observer.
+
+        ``count``: the number of clients if all share one settings.
+        """
         alike = 1 if self.segments else len(self.client_settings)
-        count = alike if count is None else count
-        rows = [self._charged(client, target) for client in range(count)]
-        return [(client, _answer(row, delta).epsilon) for client, row in enumerate(rows)]
+        count, left = alike if count is None else count, noise_left(self, setup, setup.target.adversary)
+        rows = [scaled(self._charged(client, setup.target), left) for client in range(count)]
+        return [(client, _answer(row, delta, "").epsilon) for client, row in enumerate(rows)]
 
     def _charges(self, target: Target) -> list[Mechanism]:
         clients = range(1 if self.segments else len(self.client_settings))
@@ -301,18 +219,23 @@ class DpSgd(EveryModelSeen):
         return charged(self.used_in(client), self.sampling, self.clipping, target)
 
     def radius(self, setup: Setup) -> float:
-        """Return the stated radius, or one too large to matter: descent goes no farther than sqrt(2 steps * loss)."""
-        if setup.model.radius is not None:
-            return setup.model.radius
-        return usual_radius(self, setup)
-
-    def divisor(self, settings: ClientSettings, records: int) -> float:
-        """Return the planned size of a batch, whatever its actual size."""
-        return settings.rate * records if self.sampling in (*DRAWN, "cyclic") else float(settings.size(records))
+        """Return the stated radius, or one too large to matter."""
+        return radius_of(self, setup)
 
     def grid(self, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
-        """Return the cost of the grid for the worst client: every release is rounded to the grid before its noise."""
-        return grid_cost(self, setup, exponent)
+        """Return the cost of the grid for the worst client: every release is rounded to the grid before its noise.
+
+        Against shared noise, only the rounding of the victim's own client differs between two data sets.
+        """
+        cost = grid_cost(self, setup, exponent)
+        if self.local(setup):
+            return cost
+        cost = replace(cost, distance=cost.distance / noise_left(self, setup, adversary))
+        if not setup.trust.shared:
+            return cost
+        shares = variation(round_noise(self, setup), self.cohorts(setup), setup.trust, cost)
+        cost = replace(cost, total_variation=min(1.0, cost.total_variation + shares))
+        return with_masks(cost, setup.trust, adversary, self.total)
 
     def most_rows(self, settings: ClientSettings, records: int) -> int:
         """Return a size that a batch of such a client exceeds with a chance of at most 2**-100 a round (Bernstein)."""
@@ -339,13 +262,29 @@ class DpSgd(EveryModelSeen):
         return cls(client_settings=client_settings, **read_groups(left, _GROUPS, client_settings[0].rounds))
 
 
+def check_deep(method: DpSgdRounds) -> None:
+    """Refuse what is not proved for a torch model."""
+    hint = "Nothing else bounds what a record can do to a torch model."
+    each = method.clipping == "individual"
+    require(each, "algorithm.clipping", "be individual for a torch model", method.clipping, hint)
+    hint = "Correlated noise with drawn batches is not proved for it."
+    dealt = method.correlated is None or method.sampling in DEALT
+    require(dealt, "algorithm.sampling", "be cyclic for a torch model with correlated noise", method.sampling, hint)
+
+
 @lru_cache(maxsize=256)
-def _answer(mechanism: Mechanism, delta: float) -> Answer:
-    found = account_for(mechanism, delta=delta)
-    why = "every noised update of the client is seen, by any observer"
-    return replace(found, bounds=tuple(replace(bound, reason=f"{bound.reason}; {why}") for bound in found.bounds))
+def _answer(mechanism: Mechanism, delta: float, why: str) -> Answer:
+    answer = account_for(mechanism, delta=delta)
+    return replace(answer, bounds=tuple(replace(bound, reason=f"{bound.reason}; {why}") for bound in answer.bounds))
 
 
+_WHY: Final[dict[Adversary, str]] = {
+    "final-model": "every sum is counted as seen, with all the noise that surely answers",
+    "every-model": "every sum is seen, with all the noise that surely answers",
+    "curious-client": "every sum is seen, and the observer's own part of the noise is taken off",
+    "server-with-secure-aggregation": "every sum is seen, with the noise of the honest clients that surely answer",
+    "server": "every client's own update is seen, with the client's own part of the noise alone",
+}
 _GROUPS: Final = {
     "network": Network,
     "compression": CompressionRequest,

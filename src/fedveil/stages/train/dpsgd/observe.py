@@ -12,13 +12,16 @@ from fedveil.core.fields import check_exclusions
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
+from fedveil.stages.protocol import Consortium
+from fedveil.stages.train.acting import Session
 from fedveil.stages.train.base import Method
-from fedveil.stages.train.dpsgd.batch import Sampler
-from fedveil.stages.train.dpsgd.client import Client
-from fedveil.stages.train.dpsgd.client_settings import DRAWN, class_rate
-from fedveil.stages.train.dpsgd.messages import Journal
+from fedveil.stages.train.dpsgd.acts import ACTS
+from fedveil.stages.train.dpsgd.client import Client, Sampler
+from fedveil.stages.train.dpsgd.clock import Journal
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.dpsgd.network import Network
+from fedveil.stages.train.dpsgd.mixing import factor_of, mixture
+from fedveil.stages.train.dpsgd.settings import DRAWN, Network, class_rate
+from fedveil.stages.train.dpsgd.shared import SharedAnswering, SharedAsking, noising_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of, train_dpsgd, weights_of
 from fedveil.stages.train.observation import (
     ATTACKED,
@@ -29,8 +32,10 @@ from fedveil.stages.train.observation import (
     Observations,
     Push,
     Releases,
+    noise_of_client,
 )
 from fedveil.stages.train.optimiser import Optimiser
+from fedveil.stages.train.rounds import rounds
 from fedveil.stages.train.stage import Training
 
 _LEAST_NOISE = 1e-6  # that a client may have: over its clip
@@ -64,6 +69,8 @@ def _observe(
     plan: Training, records: Records, entropy: Entropy, clients: Sequence[int], noiseless: bool
 ) -> Observations:
     method = _planned_rounds(plan)
+    if not method.local(plan.setup):
+        return _observe_shared(plan, method, records, entropy, clients)
     journal, plain = Journal(keep=True), _plain(plan)
     last = train_dpsgd(plain, records, entropy, lambda _: None, journal=journal).model
     if plain is not plan:
@@ -86,6 +93,37 @@ def _observe(
     shared = (
         Observation("server-with-secure-aggregation", total / scale, sum(batch)),
         Observation("every-model", -journal.models[1] / scale, sum(batch)),
+        Observation("final-model", -last, 0.0),
+    )
+    return Observations(own, shared)
+
+
+def _observe_shared(
+    plan: Training, method: DpSgd, records: Records, entropy: Entropy, clients: Sequence[int]
+) -> Observations:
+    """Return what is seen of a run under one noise, with each client's own sum as if it had added its share."""
+    unit, size, setup = 2.0**plan.grid, plan.dimension, plan.setup
+    asking = SharedAsking.make(plan, Consortium.here(records), entropy)
+    answering = SharedAnswering(plan, records, tuple(range(records.clients)), entropy)
+    question = asking.question(asking.start())
+    if question is None:
+        raise TypeError("a question to everybody is never empty")
+    parts, whole = answering.parts(0, question), noising_of(plan, method, entropy).whole(0)
+    share = mixture(method, setup).noise / math.sqrt(plan.trust.honest(records.clients)) / unit
+    clip, rule = method.client_settings[0].clip, method.adaptive
+    length = unit if rule is None else unit * clip / rule.of_sum
+    batch = [method.divisor(method.settings(k), int(n)) for k, n in enumerate(records.sizes)]
+    own = {}
+    for client in clients:
+        factor = factor_of(method, setup, client, int(records.sizes[client]), 0)
+        seen = parts[client][:size] + noise_of_client(entropy, client, share, size)
+        own[client] = Observation("server", seen * (length / factor), batch[client])
+    total = (np.sum(list(parts.values()), axis=0) + whole)[:size] * length
+    train = ACTS.own(plan) or (lambda *given: rounds(ACTS, *given))
+    last = train(plan, records, entropy, Session()).model
+    shared = (
+        Observation("server-with-secure-aggregation", total, sum(batch)),
+        Observation("every-model", total, sum(batch)),
         Observation("final-model", -last, 0.0),
     )
     return Observations(own, shared)

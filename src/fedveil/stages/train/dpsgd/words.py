@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.trust import Trust
+from fedveil.stages.train.base import Setup
 from fedveil.stages.train.choosing import Choice
-from fedveil.stages.train.dpsgd.correlated import correlated_rows
+from fedveil.stages.train.dpsgd.cost import correlated_rows
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.setup import Setup
-from fedveil.stages.train.share_words import Row, company_rows, words_of
+from fedveil.stages.train.share_words import ADDED, SENT_ALWAYS, SUMS_ALONE, Row, company_rows, words_of
 
 _SHOWN = 6
 _HOW = {
@@ -35,13 +35,36 @@ def assumption_rows(method: DpSgd, adversary: Adversary, setup: Setup) -> list[R
         ("sampling rate", _span([p.rate for p in settings]), _HOW[method.sampling]),
         *company_rows(setup.model, method.apart(setup.model)),
         ("fixed divisor", "rate times records", "never the number of records that a batch turned out to have"),
-        ("noise over clipping norm", _span([p.noise for p in settings]), "added at the client to every update"),
+        ("noise over clipping norm", _span([p.noise for p in settings]), _drawn(method, setup)),
         *correlated_rows(method),
         *_rounds(method),
         ("the network", "not part of it", "its delays and losses do not depend on the data: declared"),
         *_taking_part(method, setup.trust),
-        *(words_of(setup.trust).windows(adversary, method.cohorts(setup)) if method.network.together else []),
+        *_noise_rows(method, adversary, setup),
     ]
+
+
+def _drawn(method: DpSgd, setup: Setup) -> str:
+    """Return who draws the noise of a sum."""
+    return "added at the client to every update" if method.local(setup) else words_of(setup.trust).noise
+
+
+def _noise_rows(method: DpSgd, adversary: Adversary, setup: Setup) -> list[Row]:
+    """Return what is assumed of who draws the noise, who answers and who looks."""
+    said, cohorts = words_of(setup.trust), method.cohorts(setup)
+    if method.local(setup):
+        return said.windows(adversary, cohorts) if method.network.together else []
+    alone: list[Row] = []
+    if adversary == "server-with-secure-aggregation":
+        alone = said.if_central(SUMS_ALONE, ADDED)
+    elif adversary in ("server", "curious-client"):
+        alone = said.if_central(ADDED)
+    mixed: list[Row] = []
+    if not method.network.together:
+        how = "a window of fewer is not mixed; it takes one update of each client, and the others wait for the next"
+        least = setup.trust.least(cohorts[0]) if setup.trust.shared else 1
+        mixed = [("clients in a window", f"at least {least}, one update of each", how)]
+    return [*mixed, *alone, *said.closing(adversary, cohorts, SENT_ALWAYS)]
 
 
 def fact_rows(method: DpSgd, setup: Setup) -> list[tuple[str, str]]:
@@ -56,7 +79,7 @@ def fact_rows(method: DpSgd, setup: Setup) -> list[tuple[str, str]]:
         *([] if method.correlated is None else [("noise over rounds", method.correlated.words())]),
         ("step", _span([p.step(turn) for p in settings for turn in (0, p.rounds - 1)])),
         *_optimised(method),
-        ("sent", "every update, noised at its client" + _shrunk(method)),
+        ("sent", _sent(method, setup)),
     ]
 
 
@@ -112,10 +135,17 @@ def _taking_part(method: DpSgd, trust: Trust) -> list[Row]:
     how = "a client whose batch is empty sends its noise like any other, so not even a server that sees single "
     how += "updates learns the draws: they count in favour of every row of this certificate"
     rows = [("every client takes part in each of its rounds", "with an empty batch if need be", how)]
-    if trust.dropouts:
+    if trust.dropouts and trust.noise == "local":  # shares say it in their own rows
         why = "declared: who is missing depends on no record and on no draw"
         rows.append(("clients are missing by chance", f"at most {trust.dropouts} a round", why))
     return rows
+
+
+def _sent(method: DpSgd, setup: Setup) -> str:
+    if method.local(setup):
+        return "every update, noised at its client" + _shrunk(method)
+    shares = "a client's sums with its share of the noise"
+    return shares if setup.trust.shared else "a client's sums, to the party that draws the noise"
 
 
 def _span(values: Sequence[float]) -> str:

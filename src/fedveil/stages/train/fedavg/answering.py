@@ -2,28 +2,182 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from fedveil.core.values import Indices, Vector
+from fedveil.core.checks import require
+from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.records import Records
-from fedveil.noise.entropy import Entropy
+from fedveil.noise.entropy import Entropy, permutation
 from fedveil.stages.adding import bounded
 from fedveil.stages.protocol import Away, Memory, needed_row, nobody
-from fedveil.stages.train.correlation import Attendance
-from fedveil.stages.train.fedavg.drawing import own_draws
+from fedveil.stages.train.correlation import Attendance, Correlation
+from fedveil.stages.train.draws import DrawnOrder, Draws
 from fedveil.stages.train.fedavg.local import Held, Local, trained
-from fedveil.stages.train.fedavg.method import FedAvg
-from fedveil.stages.train.fedavg.resending import Resending
+from fedveil.stages.train.fedavg.method import FedAvg, groups_of
 from fedveil.stages.train.fedavg.steps import method_of, resends, sent_steps, summed, weights_of
 from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
+
+if TYPE_CHECKING:
+    from fedveil.stages.train.fedavg.method import FedAvg
+
+
+# Who takes part in which round: all clients, a cohort that is drawn for them, or clients that draw for themselves.
+#
+# Where clients share the noise and draw (``own_draws``), each draws from its own key, and a client that drew nothing
+# sends its noise alone: then not even the server learns the draws. Otherwise whoever conducts the run draws from its
+# key. All of it is a function of a key and the round alone. Page: docs/fedavg.md.
+
+
+LABEL = "draws of client"
+_COINS = 2**16  # tossed at once, for as many rounds (up to 64) as so many coins reach for all clients
+
+
+def own_draws(method: FedAvg, clients: int, numbers: Sequence[int], entropy: Entropy) -> Callable[[int], Indices]:
+    """Return which of these clients, by their numbers in the study, draw a round for themselves."""
+    drawn = Draws(_order(method, clients), dict.fromkeys(numbers, 1), entropy, LABEL)
+    named = np.asarray(numbers, dtype=np.int64)
+    return lambda turn: named[drawn.joined(turn)]
+
+
+def cohorts_of(method: FedAvg, clients: int, entropy: Entropy) -> Callable[[int], Indices]:
+    """Return who takes part in each round, in rising order, possibly nobody."""
+    if method.own_draws:
+        return own_draws(method, clients, range(clients), entropy)
+    if method.sampling == "independent":
+        return Draws(_order(method, clients), {0: clients}, entropy, "cohort").joined
+    return lambda turn: cohort_of(method.at(turn), clients, entropy, turn)
+
+
+def senders_of(method: FedAvg, clients: int, entropy: Entropy, turn: int) -> Indices:
+    """Return who sends in a round with shared noise: all, if clients draw for themselves or send updates again."""
+    now = method.at(turn)
+    every = now.own_draws or now.streams
+    return np.arange(clients, dtype=np.int64) if every else cohort_of(now, clients, entropy, turn)
+
+
+def cohort_of(method: FedAvg, clients: int, entropy: Entropy, turn: int) -> Indices:
+    """Return a round's cohort, drawn by whoever conducts the run: a function of its key and the round."""
+    match method.sampling:
+        case "all":
+            return np.arange(clients, dtype=np.int64)
+        case "poisson":
+            words = entropy.words("cohort", turn, clients)
+            # rounded down, so that nobody takes part more often than planned
+            limit = int(method.cohort / clients * 2**64)
+            return np.flatnonzero(words < np.uint64(min(limit, 2**64 - 1))).astype(np.int64)
+        case "cyclic":  # dealt into groups once, which take turns
+            groups = groups_of(method, clients)
+            return np.sort(permutation(entropy, clients, "cyclic order")[turn % groups :: groups])
+        case "fixed-size":
+            return np.sort(permutation(entropy, clients, f"cohort {turn}")[: int(method.cohort)])
+        case _:
+            return cohorts_of(method, clients, entropy)(turn)
+
+
+def _order(method: FedAvg, clients: int) -> DrawnOrder:
+    """Return how clients draw; a function of the plan alone, so that all who take part agree on it."""
+    if method.picks:
+        return DrawnOrder(order="independent", rounds=method.picks)
+    block = max(1, min(64, _COINS // clients))  # not by the rounds: a shorter run draws as a longer one begins
+    return DrawnOrder(order="poisson", rounds=1, rate=min(1.0, method.cohort / clients), block=block)
+
+
+# Correlated noise in shares: every client sends its last update again, weighted, and the server takes that off.
+#
+# Instead of noise that remembers earlier rounds the clients send updates that do: round t of ``C x + z`` in place of
+# round t of ``x + C**-1 z``, which the server computes from it. So a client's share of the noise is fresh in every
+# round, and clients that are missing leave no gap in anybody's noise. Proof: docs/theory/correlated-noise.md, "In
+# shares of the clients".
+
+
+def weighted(part: Whole, weight: float, limit: Fraction) -> Whole | None:
+    """Return an update times a weight of the matrix, cut to whole steps towards zero; None if it exceeds its bound.
+
+    ``limit``: the bound on the update in grid steps. A product in floats errs by far less than the room that clipping
+    leaves below the bound, so what was computed as planned always passes.
+
+    >>> weighted(np.array([10, -3]), 0.5, Fraction(11)).tolist()
+    [5, -1]
+    """
+    return bounded(np.trunc(weight * part.astype(np.float64)), abs(Fraction(weight)) * limit)
+
+
+def taken_off(method: FedAvg, past: Matrix, total: Vector) -> tuple[Vector, Matrix]:
+    """Return the noised sum of the round's own updates, and what to take off later sums: the latest such sum first.
+
+    It is computed from noised sums alone.
+    """
+    found, correlation = total.copy(), method.correlated
+    if correlation is None or len(past) == 0:
+        return found, past
+    for weight, row in zip(correlation.factor.column[1:], past, strict=True):
+        found -= weight * row
+    return found, np.concatenate([found[None], past[:-1]])
+
+
+def nothing_past(method: FedAvg, size: int) -> Matrix:
+    """Return what there is to take off the first sum: nothing, in as many rows as the matrix remembers rounds."""
+    return np.zeros((method.correlated.factor.memory if method.streams and method.correlated is not None else 0, size))
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Resending:
+    """The last update of each client, in whole grid steps, and when the clients took part.
+
+    The pattern lets a client take part again only after its last update has left the bands, so one is enough.
+    """
+
+    correlation: Correlation
+    attendance: Attendance
+    parts: dict[int, Whole]
+
+    @classmethod
+    def begin(cls, correlation: Correlation, clients: int) -> Resending:
+        """Return the memory of clients that have not taken part yet."""
+        return cls(correlation, Attendance(correlation, clients), {})
+
+    def keep(self, turn: int, client: int, part: Whole) -> None:
+        """Keep a client's update of this round; refuse a participation that the pattern does not allow."""
+        self.attendance.note(turn, np.array([client], dtype=np.int64))
+        self.parts[client] = part
+
+    def allows(self, turn: int, joined: set[int], others: set[int]) -> bool:
+        """Return whether these clients may take part in a round: no pattern is broken, and nobody did who is not named.
+
+        A round that is asked again must name the same clients.
+        """
+        named = np.array(sorted(joined), dtype=np.int64)
+        return self.attendance.allows(turn, named) and all(self.attendance.last_of(other) < turn for other in others)
+
+    def due(self, turn: int, client: int, size: int, limit: Fraction) -> Whole | None:
+        """Return what a client sends in a round of the update that it keeps: zero if it has left the bands."""
+        age, column = turn - self.attendance.last_of(client), self.correlation.factor.column
+        if client not in self.parts or age >= len(column):
+            return np.zeros(size, dtype=np.int64)
+        require(age >= 0, "round", "be no earlier than the last update that was kept", turn)
+        return weighted(self.parts[client], column[age], limit)
+
+    def rows(self) -> Memory:
+        """Return the memory as rows of numbers: whose updates, the updates, and when clients took part."""
+        clients = sorted(self.parts)
+        parts = np.concatenate([self.parts[client] for client in clients]) if clients else np.zeros(0)
+        return tuple(np.asarray(row, dtype=np.float64) for row in (clients, parts, self.attendance.row()))
+
+    def restore(self, memory: Memory) -> None:
+        """Go back to what :meth:`rows` was; updates are below 2**53, so floats hold them."""
+        clients, parts, attendance = (row.astype(np.int64) for row in memory)
+        self.attendance.restore(attendance)
+        each = parts.reshape(clients.size, -1) if clients.size else ()
+        self.parts = dict(zip(clients.tolist(), each, strict=True))
 
 
 def contribution(

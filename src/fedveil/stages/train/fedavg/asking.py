@@ -11,9 +11,8 @@ import numpy as np
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.protocol import LOOSE, TAIL, Consortium, State, Total
-from fedveil.stages.train.fedavg.drawing import cohort_of, senders_of
+from fedveil.stages.train.fedavg.answering import cohort_of, nothing_past, senders_of, taken_off
 from fedveil.stages.train.fedavg.method import FedAvg
-from fedveil.stages.train.fedavg.resending import nothing_past, taken_off
 from fedveil.stages.train.fedavg.steps import Averaged, advanced, method_of, resends, share_steps
 from fedveil.stages.train.optimiser import begin, from_row, row_length, to_row
 from fedveil.stages.train.stage import Training

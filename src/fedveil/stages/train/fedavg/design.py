@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -21,16 +21,15 @@ from fedveil.core.fields import Exclusion, check_exclusions, check_fields, count
 from fedveil.data.records import DataShape
 from fedveil.models.loss import ScoredLoss
 from fedveil.stages.noise_shares import check_cohorts, extra_noise
-from fedveil.stages.train.adaptive_clip import designed
+from fedveil.stages.train.adaptive_clip import design_clip
 from fedveil.stages.train.base import Method, expected
-from fedveil.stages.train.correlated_request import last_error
-from fedveil.stages.train.correlation import growth_of
-from fedveil.stages.train.fedavg.correlated_design import (
-    check_correlated,
-    cyclic_cohort,
-    designed_for,
-    noise_by,
-    noises_of,
+from fedveil.stages.train.correlation import (
+    CORRELATED,
+    INDEPENDENT,
+    Correlation,
+    design_correlation,
+    growth_of,
+    last_error,
 )
 from fedveil.stages.train.fedavg.method import (
     LARGEST_PULL,
@@ -43,14 +42,66 @@ from fedveil.stages.train.fedavg.method import (
     with_noise,
 )
 from fedveil.stages.train.request import Draft, Task, beside, check_beside
-from fedveil.stages.train.segments import read_segments
 from fedveil.stages.train.settings import (
     AdaptiveClipRequest,
     CorrelationRequest,
     ServerOptimizerRequest,
     adaptive_clip,
+    read_segments,
 )
 from fedveil.stages.train.yardstick import risk_with_momentum, yardstick_of
+
+# What a study of federated averaging says about correlated noise: who takes part when, who adds it, which matrix.
+
+
+def check_correlated(request: Any) -> None:
+    """Refuse orders of clients that correlated noise does not go with, before anything is planned."""
+    wanted = request.correlation is not None
+    fits = wanted or request.sampling != "cyclic"
+    hint = "Groups that take turns go with [algorithm.correlation]."
+    require(fits, "algorithm.sampling", "not be cyclic here", request.sampling, hint)
+    known = not wanted or request.sampling in (None, "cyclic", "all")
+    hint = "The plan must fix who takes part when; nothing is gained from a secret cohort."
+    require(known, "algorithm.sampling", "be cyclic or all for correlated noise", request.sampling, hint)
+
+
+def noise_by(request: Any, task: Task) -> Noise:
+    """Return who adds the noise: with [trust], and where a server is not to know it, the clients."""
+    if request.correlation is None:
+        found: Noise = request.noise
+        return found
+    return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
+
+
+def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:
+    """Return how clients take turns, and how many are asked in a round at most: all if no number is given."""
+    count = request.cohort if request.cohort is not None else batch
+    if count is None:
+        require(request.sampling != "cyclic", "algorithm.cohort", "be given for cyclic cohorts", None)
+        return "all", float(clients)
+    require(count <= clients, "algorithm.cohort", f"be at most the number of clients, {clients}", count)
+    every = request.sampling == "all" or count == clients
+    require(not every or count == clients, "algorithm.cohort", f"be all {clients} clients when all take part", count)
+    return ("all" if every else "cyclic"), float(count)
+
+
+def designed_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Correlation | None:
+    """Return pattern and matrix of a study; None if noise is independent."""
+    if request.correlation is None:
+        return None
+    return design_correlation(request.correlation, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum)
+
+
+def noises_of(request: Any) -> dict[str, Any]:
+    """Return the request with each kind of noise."""
+    sampling = None if request.sampling == "cyclic" else request.sampling
+    return {
+        INDEPENDENT: replace(request, correlation=None, sampling=sampling),
+        CORRELATED: replace(
+            request, correlation=request.correlation or CorrelationRequest(), noise="central", sampling=None
+        ),
+    }
+
 
 _MOMENTUM = 0.8  # of the server, where neither momentum nor another optimizer is stated
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # reserved for the sampler
@@ -189,7 +240,7 @@ class FedAvgRequest:
         """Return the method with a rule for its bound, if that is to be adaptive."""
         if self.clip is None:
             return method
-        rule = designed(self.clip, method.noise_multiplier, method.divisor(task.data), usual_rate=1.0)
+        rule = design_clip(self.clip, method.noise_multiplier, method.divisor(task.data), usual_rate=1.0)
         return replace(method, adaptive=rule)
 
     def grid(self, method: Method, task: Task) -> int:

@@ -35,10 +35,9 @@ from fedveil.privacy.mechanism import (
 from fedveil.privacy.trust import Trust
 from fedveil.stages.noise_shares import check_cohorts, check_punctual, check_range, variation, with_masks
 from fedveil.stages.train.adaptive_clip import AdaptiveClip
-from fedveil.stages.train.base import EveryModelSeen, Tabled, check_groups
+from fedveil.stages.train.base import EveryModelSeen, Setup, Tabled, check_groups
 from fedveil.stages.train.correlation import Correlation, growth_of
 from fedveil.stages.train.optimiser import Optimiser
-from fedveil.stages.train.setup import Setup
 from fedveil.stages.train.share_words import Row, words_of
 from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
 
@@ -187,10 +186,8 @@ def seen_together(method: FedAvg, found: Correlation, adversary: Adversary, setu
     trust, clients, noise = setup.trust, setup.data.clients, method.noise_multiplier
     if method.noise == "central" and adversary in ("server", "server-with-secure-aggregation"):
         return None
-    if method.noise == "shared" and adversary == "server":  # each update comes with its own stream, and a name
-        noise /= math.sqrt(trust.honest(clients))
-    elif method.noise == "shared" and adversary == "curious-client":  # it knows its own stream
-        noise *= math.sqrt(trust.unknown(clients))
+    if method.noise == "shared":  # each client adds a stream of its own
+        noise *= math.sqrt(trust.left(adversary, clients))
     return found.charged(noise, setup.target.neighbours)
 
 
@@ -329,6 +326,10 @@ class FedAvg(Tabled, EveryModelSeen):
         """Numbers that a round adds up besides the parameters: the votes on an adaptive bound."""
         return 0 if self.adaptive is None else 1
 
+    def sum_length(self, setup: Setup) -> int:
+        """Return the number of parameters, and one more for the votes on an adaptive bound."""
+        return setup.dimension + self.extra_sums
+
     @property
     def scale(self) -> float:
         """The bound on a contribution in the units of the sums: ``update_norm``, or 1 if the bound is adaptive."""
@@ -442,8 +443,9 @@ class FedAvg(Tabled, EveryModelSeen):
                 return self.each_round(seen, noise, neighbours)
             case "curious-client":
                 return self.each_round(*self._beside(rate, noise, clients, trust), neighbours)
-            case _:
-                return self.each_round(rate, noise, neighbours)
+            case _:  # those outside do not know the noise of colluders either
+                left = trust.left(adversary, self._shares(clients)) if self.noise == "shared" else 1.0
+                return self.each_round(rate, noise * math.sqrt(left), neighbours)
 
     def hides_draws(self, trust: Trust) -> bool:
         """Whether not even the server learns who drew a round.
@@ -462,7 +464,7 @@ class FedAvg(Tabled, EveryModelSeen):
             known = trust.dropouts or trust.server != "trusted" or trust.hand > 1
             rate = 1.0 if known else rate
         if self.noise == "shared":  # at least the victim answers besides those who look together
-            noise *= math.sqrt(trust.unknown(self._shares(clients)))
+            noise *= math.sqrt(trust.left("curious-client", self._shares(clients)))
         return rate, noise
 
     def each_round(self, rate: float, noise: float, neighbours: Neighbours) -> Mechanism:

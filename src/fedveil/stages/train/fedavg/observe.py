@@ -15,7 +15,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.train.acting import Session
 from fedveil.stages.train.base import Method
 from fedveil.stages.train.fedavg.acts import ACTS
-from fedveil.stages.train.fedavg.drawing import cohorts_of
+from fedveil.stages.train.fedavg.answering import cohorts_of
 from fedveil.stages.train.fedavg.local import Held, Local, trained
 from fedveil.stages.train.fedavg.method import FedAvg, groups_of
 from fedveil.stages.train.fedavg.steps import (
@@ -37,7 +37,7 @@ from fedveil.stages.train.observation import (
     Releases,
     noise_of_client,
 )
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import project
 from fedveil.stages.train.rounds import rounds
 from fedveil.stages.train.stage import Training
 

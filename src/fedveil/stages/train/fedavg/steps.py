@@ -20,8 +20,7 @@ from fedveil.stages.noise_shares import share_deviation
 from fedveil.stages.train.base import expected
 from fedveil.stages.train.fedavg.local import Held, Local, changes
 from fedveil.stages.train.fedavg.method import FedAvg
-from fedveil.stages.train.optimiser import OptimiserState, advance, heading
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import OptimiserState, advance, heading, project
 from fedveil.stages.train.stage import Training
 
 _INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 numbers, summed pairwise

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedveil.data.records import DataShape
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.trust import Trust
+from fedveil.stages.train.base import Setup
 from fedveil.stages.train.fedavg.method import FedAvg, correlated_rows, segment_words, segments_of
-from fedveil.stages.train.setup import Setup
 from fedveil.stages.train.share_words import ADDED, SENT_ALWAYS, SUMS_ALONE, Row, span, words_of
 
 

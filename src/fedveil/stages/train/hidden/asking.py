@@ -15,8 +15,8 @@ from fedveil.stages.adding import share_deviation
 from fedveil.stages.protocol import LOOSE, TAIL, Consortium, State, Total
 from fedveil.stages.train.hidden.deal import rounds_of_owned
 from fedveil.stages.train.hidden.method import Hidden, hidden_of
-from fedveil.stages.train.hidden.steps import LARGEST, Rule, last_round, shrunk
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.hidden.steps import LARGEST, Rule, last_round, shrunk, start_row
+from fedveil.stages.train.optimiser import project
 from fedveil.stages.train.stage import Training
 from fedveil.wire.content import Content, filled
 
@@ -63,8 +63,8 @@ class HiddenAsking:
         return cls(stage, method, Rule.of(stage), members, place, sizes, last_round(stage, entropy))
 
     def start(self) -> State:
-        """Return a model of zeros, whatever the data are."""
-        return State(0, np.zeros(self.stage.dimension))
+        """Return the public parameters that the plan starts from."""
+        return State(0, start_row(self.stage))
 
     def model(self, state: State) -> Vector:
         """Return the model, projected on the ball."""

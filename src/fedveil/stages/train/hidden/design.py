@@ -1,7 +1,7 @@
 """Design of hidden training: the schedule of least expected risk, with noise calibrated for the chosen observer."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -14,17 +14,152 @@ from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.observers import calibrate_views
 from fedveil.accounting.sampled import least_epsilon
 from fedveil.core.checks import require
+from fedveil.core.errors import CannotCertify
 from fedveil.core.fields import check_fields, real, word
+from fedveil.core.tables import known, table
+from fedveil.core.values import number
 from fedveil.data.records import DataShape
-from fedveil.privacy.mechanism import LastIterate, Mechanism
+from fedveil.models.loss import Constants
+from fedveil.privacy.mechanism import LastIterate, Mechanism, Numbers
 from fedveil.stages.noise_shares import extra_noise
 from fedveil.stages.train.base import Method, expected
 from fedveil.stages.train.hidden.method import NOISING, Deal, Hidden
 from fedveil.stages.train.hidden.schedule import Calibrator, Designed, Order, Problem, design, least_risk
-from fedveil.stages.train.hidden.segments import with_segments
-from fedveil.stages.train.hidden.stated import stated_run
-from fedveil.stages.train.request import Asked, Draft, Task, beside, check_beside
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.hidden.schedule.families import drawn_deal
+from fedveil.stages.train.request import Asked, Draft, ScheduleRequest, Task, beside, check_beside
+from fedveil.stages.train.settings import rounds_of
+
+# Rounds of hidden training in segments: another way to state a schedule with one step and one noise for each round.
+
+
+_KEYS: Final = ("rounds", "noise", "step")
+_WHY: Final = {
+    "clip": "One Lipschitz constant must hold in all rounds, so that later rounds hide what earlier ones used.",
+    "rate": "Who takes part is dealt for whole passes: [schedule] batch, or [algorithm] rate, says it for all rounds.",
+}
+
+
+def with_segments(task: Task, given: Any) -> Task:
+    """Return the task with the steps and the noise of its segments written into the schedule, round by round."""
+    if given is None:
+        return task
+    name, schedule = "algorithm.segments", task.schedule
+    listed = isinstance(given, list | tuple) and len(given) >= 1
+    require(listed, name, "list at least one segment", given, "Each is a table, [[algorithm.segments]].")
+    parts = [_part(table(part, name)) for part in given]
+    total, counted = sum(int(part["rounds"]) for part in parts), isinstance(schedule.rounds, int)
+    hint = "It says how many rounds a pass has; the segments part the rounds of all passes."
+    require(counted, "schedule.rounds", "be a number beside the segments of hidden training", schedule.rounds, hint)
+    planned = (schedule.rounds if isinstance(schedule.rounds, int) else 0) * (schedule.passes or 1)
+    require(total == planned, f"{name}.rounds", f"add up to the schedule's rounds of all passes, {planned}", total)
+    steps, noise = _each_round(parts, "step", schedule.step_size), _each_round(parts, "noise", schedule.noise_std)
+    return replace(task, schedule=replace(schedule, passes=schedule.passes or 1, step_size=steps, noise_std=noise))
+
+
+def _part(given: Mapping[str, Any]) -> dict[str, float]:
+    for key, why in _WHY.items():
+        rule = "be left out of the segments of hidden training"
+        require(key not in given, f"algorithm.segments.{key}", rule, given.get(key), why)
+    known(given, _KEYS, "a segment")
+    found: dict[str, float] = {"rounds": rounds_of(given)}
+    return found | {key: number(f"algorithm.segments.{key}", given[key]) for key in _KEYS[1:] if key in given}
+
+
+def _each_round(parts: Sequence[Mapping[str, float]], key: str, listed: Numbers | None) -> Numbers | None:
+    """Return one number for each round; if no segment states it, what the schedule says (``listed``)."""
+    stated = sum(key in part for part in parts)
+    rule = f"be stated in all {len(parts)} segments or in none"
+    require(stated in (0, len(parts)), f"algorithm.segments.{key}", rule, stated)
+    if not stated:
+        return listed
+    return tuple(part[key] for part in parts for _ in range(int(part["rounds"])))
+
+
+# Hidden training of a model whose smoothness is unknown: schedules cannot be ranked, so the user states one.
+#
+# Only the noise remains to be found. Without smoothness a gap cannot be followed through the steps; a record is hidden
+# because the model is kept in a ball while noise is added (docs/torch.md), and by the secret order.
+
+
+def stated_run(
+    task: Task,
+    *,
+    order: str,
+    rate: float | None = None,
+    stopping: str,
+    noise: str,
+    epsilon: float,
+    delta: float,
+    calibrate: Calibrator,
+) -> LastIterate:
+    """Return the user's schedule with the least certified noise, or with the user's own noise if that is enough."""
+    constants, schedule = task.model.constants(task.data.bound), task.schedule
+    units = task.data.clients if task.target.unit == "client" else task.data.records
+    run = _unscaled(task, constants, units, order=order, rate=rate, stopping=stopping, noise=noise)
+    factor, calibrated = calibrate(run, epsilon=epsilon, delta=delta)
+    if schedule.noise_std is not None:
+        hint = f"It takes {factor:.4g} times this noise; leave noise_std out to have it calibrated."
+        rule = f"meet epsilon {task.target.epsilon:g} at delta {task.target.delta:g}"
+        require(factor <= 1, "schedule.noise_std", rule, schedule.noise_std, hint)
+        return run
+    if not isinstance(calibrated, LastIterate):
+        raise CannotCertify("the calibrator returned something else than the hidden run it was given")
+    return calibrated
+
+
+def _unscaled(
+    task: Task, constants: Constants, units: int, *, order: str, rate: float | None, stopping: str, noise: str
+) -> LastIterate:
+    schedule, radius = task.schedule, task.model.radius
+    hint = 'Hidden training has no rule for a model of unknown smoothness; [algorithm] kind = "dpsgd" has one.'
+    require(schedule.step_size is not None, "schedule.step_size", f"be given for a {task.model.kind} model", None, hint)
+    hint = "The kind auto takes the step_size and batch you state."
+    require(schedule.kind in ("auto", "constant"), "schedule.kind", "be auto or constant here", schedule.kind, hint)
+    rounds, batch = _deal(schedule, units) if order in ("public", "secret") else _drawn(schedule, units, order, rate)
+    chance = min(1.0, batch / units) if rate is None and isinstance(batch, int) else rate
+    return LastIterate(
+        rounds=rounds,
+        passes=schedule.passes or 1,
+        batch=batch,
+        records=units,
+        order=order,  # type: ignore[arg-type]
+        stopping=stopping,  # type: ignore[arg-type]
+        step_size=schedule.step_size or 0.0,
+        lipschitz=constants.lipschitz,
+        smoothness=None,
+        convex=constants.convex,
+        diameter=None if radius is None else 2 * radius,
+        noise=noise,  # type: ignore[arg-type]
+        noise_std=constants.lipschitz if schedule.noise_std is None else schedule.noise_std,
+        neighbours=task.target.neighbours,
+        rate=chance if order == "poisson" else None,
+    )
+
+
+def _drawn(schedule: ScheduleRequest, units: int, order: str, rate: float | None) -> tuple[int, int | tuple[int, ...]]:
+    """Return the rounds of a pass, and the planned batch, where every unit draws its own rounds."""
+    batch, rounds = schedule.batch, schedule.rounds
+    require(rounds != "converged", "schedule.rounds", "be a number for a model of unknown smoothness", rounds)
+    count = rounds if isinstance(rounds, int) else None
+    if batch is None and rate is None:
+        require(count is not None, "schedule.batch", "be given (or rounds)", None)
+        batch = max(1, units // (count or 1))
+    return drawn_deal(units, order, rate, count, batch)
+
+
+def _deal(schedule: ScheduleRequest, units: int) -> tuple[int, int | tuple[int, ...]]:
+    """Return the rounds of a pass, and their batch."""
+    batch, rounds = schedule.batch, schedule.rounds
+    require(rounds != "converged", "schedule.rounds", "be a number for a model of unknown smoothness", rounds)
+    require(batch is not None or rounds is not None, "schedule.batch", "be given (or rounds)", None)
+    if isinstance(batch, tuple):
+        return len(batch), batch
+    count = rounds if isinstance(rounds, int) else units // (batch or 1)
+    require(1 <= count <= units, "schedule.rounds", f"lie between 1 and the number of units, {units}", count)
+    size = batch if batch is not None else units // count
+    require(count * size <= units, "schedule.batch", f"leave every one of {units} units in one round of a pass", size)
+    return count, size
+
 
 _EPSILON_SHARE, _DELTA_SHARE = 1e-6, 1e-3  # kept back for what the grid costs
 Stopping = Literal["end", "random"]
@@ -56,6 +191,9 @@ BESIDE: Final = (
     beside("schedule.step_size", "steps of segments", "A segment states it.", _states("step")),
     beside("schedule.noise_std", "noise of segments", "A segment states it.", _states("noise")),
 )
+
+
+_NO_GAIN: Final = 1.01  # times the target: less is not worth a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +262,10 @@ class HiddenRequest:
         reason = designed.reason
         if task.target.unit == "client":
             reason += ' Where whole clients are protected, kind = "auto" weighs fedavg as well.'
-        chosen = designed.chosen
+        chosen, method = designed.chosen, Hidden(run=designed.mechanism, deal=deal)
         return Draft(
-            method=Hidden(run=designed.mechanism, deal=deal),
-            reason=reason,
+            method=method,
+            reason=reason + _worth_of_hiding(method, task),
             designed=designed,
             risk=chosen.risk,
             passes=float(chosen.passes),
@@ -249,6 +387,18 @@ class HiddenRequest:
             delta=target.delta * (1 - _DELTA_SHARE),
             hidden=target.adversary in ("final-model", "curious-client"),
         )
+
+
+def _worth_of_hiding(method: Hidden, task: Task) -> str:
+    """Return in a sentence what it is worth that nobody sees the models along the way (docs/when-hiding-pays.md)."""
+    target = task.target
+    if target.adversary != "final-model" or method.run.noise != "gaussian" or method.run.sampled:
+        return ""  # drawn orders: the table of observers says it, and working it out once more takes long
+    seen = method.answer("every-model", task.setup, target.delta).epsilon
+    if seen <= target.epsilon * _NO_GAIN:
+        return " Hiding the models buys nothing here: with every model seen, the same noise promises as much."
+    said = "no guarantee" if seen == math.inf else f"epsilon {seen:.3g}"
+    return f" With every model seen, the same noise would promise {said}: that nobody sees them is what protects here."
 
 
 def _round_noise(run: LastIterate) -> float:

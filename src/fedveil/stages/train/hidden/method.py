@@ -25,9 +25,8 @@ from fedveil.privacy.guarantee import Adversary, Answer
 from fedveil.privacy.mechanism import Gaussian, LastIterate
 from fedveil.privacy.mechanism_file import last_iterate_table, mechanism_of
 from fedveil.stages.noise_shares import check_cohorts, check_punctual, check_range, extra_noise, variation, with_masks
-from fedveil.stages.train.base import Served, expected
+from fedveil.stages.train.base import Served, Setup, expected
 from fedveil.stages.train.hidden.crowd import crowd, crowded, steepness
-from fedveil.stages.train.setup import Setup
 from fedveil.stages.train.stage import Training
 from fedveil.theory.grid import halves_of
 
@@ -101,7 +100,7 @@ class InShares(AtOnce):
         return max(method.radius(setup), float(method.longest().max()) * 1.001)
 
 
-NOISING: Final[dict[str, AtOnce]] = {"central": AtOnce(), "shares": InShares()}
+NOISING: Final[dict[str, AtOnce]] = {"central": AtOnce(), "shares": InShares(), "local": InShares()}  # local: refused
 
 
 Deal = Literal["records", "clients"]
@@ -111,15 +110,20 @@ _STEP_ROUNDINGS = 40  # the projection (its norm is summed pairwise: algorithms/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden(Served):
-    """``deal``: whether records or whole clients are dealt into rounds; ``run``: the schedule, with its noise."""
+    """``deal``: whether records or whole clients are dealt into rounds; ``run``: the schedule, with its noise.
+
+    ``start``: the public parameters that the first round starts from; empty: zeros.
+    """
 
     run: LastIterate
     deal: Deal = "records"
+    start: tuple[float, ...] = ()
 
     kind: ClassVar[str] = "hidden"
 
     def __post_init__(self) -> None:
         require(self.deal in get_args(Deal), "algorithm.deal", "be records or clients", self.deal)
+        require(all(map(math.isfinite, self.start)), "plan.start", "be finite numbers", self.start[:3])
         if self.run.sampled:
             flat = isinstance(self.run.batch, int)
             hint = f"With order {self.run.order} every unit draws for itself, and only the divisor is planned."
@@ -133,6 +137,8 @@ class Hidden(Served):
     def check(self, setup: Setup) -> None:
         """Refuse units that do not fit the data, and constants below those that the model enforces."""
         _check_units(self, setup)
+        fits = len(self.start) in (0, setup.dimension)
+        require(fits, "plan.start", f"be the model's {setup.dimension} parameters", len(self.start))
         _check_constants(self.run, setup.model, setup.data)
 
     @property
@@ -220,7 +226,8 @@ class Hidden(Served):
             return setup.model.radius
         step = per_round(self.run.step_size, self.run)
         noise = float(np.sqrt(np.sum(self.noise() ** 2) * setup.dimension))
-        return 2.0 ** math.ceil(math.log2(float(step.sum()) * self.run.lipschitz + 10 * noise))
+        reached = math.hypot(*self.start) + float(step.sum()) * self.run.lipschitz + 10 * noise
+        return 2.0 ** math.ceil(math.log2(reached))
 
     def longest(self) -> Vector:
         """Return how far the units of each round move the model at most, all together."""
@@ -282,17 +289,20 @@ class Hidden(Served):
 
     def table(self) -> dict[str, Any]:
         """Return the table of a mechanism file, with what is dealt."""
-        return {"deal": self.deal, **last_iterate_table(self.run)}
+        begun = {"start": list(self.start)} if self.start else {}
+        return {"deal": self.deal, **begun, **last_iterate_table(self.run)}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Hidden:
         """Read the table that :meth:`table` writes."""
         values = dict(table)
-        deal: Any = values.pop("deal", None)
+        deal, start = values.pop("deal", None), values.pop("start", [])
+        listed = isinstance(start, list) and all(isinstance(one, int | float) for one in start)
+        require(listed, "plan.start", "be a list of numbers", type(start).__name__)
         run = mechanism_of(values)
         right = isinstance(run, LastIterate)
         require(right, "The plan's mechanism", "be a last-iterate one", type(run).__name__)
-        return cls(run=run, deal=deal)  # type: ignore[arg-type]
+        return cls(run=run, deal=deal, start=tuple(map(float, start)))  # type: ignore[arg-type]
 
 
 def hidden_of(stage: Training) -> Hidden:

@@ -14,8 +14,7 @@ from fedveil.privacy.guarantee import Adversary
 from fedveil.stages.train.base import Method
 from fedveil.stages.train.draws import Draws
 from fedveil.stages.train.hidden.answering import batches_of
-from fedveil.stages.train.hidden.deal import Batch
-from fedveil.stages.train.hidden.drawn import LABEL, drawn_order
+from fedveil.stages.train.hidden.deal import LABEL, Batch, drawn_order
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.hidden.steps import Rule, State, draw, last_round, model_of, start, step
 from fedveil.stages.train.observation import AttackView, DrawnRounds, Observation, Observations, noise_of_client

@@ -19,7 +19,7 @@ from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.protocol import Total
 from fedveil.stages.train.hidden.deal import Batch
 from fedveil.stages.train.hidden.method import hidden_of
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import project
 from fedveil.stages.train.stage import Training
 
 LARGEST = 2**52  # grid steps a coordinate may lie from the origin: sums with noise stay exact in float64
@@ -62,8 +62,16 @@ class Rule:
 
 
 def start(plan: Training) -> State:
-    """Return the model before the first round: zero, whatever the data are."""
-    return State(0, np.zeros(plan.dimension))
+    """Return the model before the first round."""
+    return State(0, start_row(plan))
+
+
+def start_row(plan: Training) -> Vector:
+    """Return the public parameters that a plan starts from, in whole grid steps: zeros, whatever the data are, or those
+    that the plan states.
+    """
+    stated = hidden_of(plan).start
+    return np.rint(np.array(stated) / 2.0**plan.grid) if stated else np.zeros(plan.dimension)
 
 
 def model_of(rule: Rule, state: State) -> Vector:

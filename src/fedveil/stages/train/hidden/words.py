@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedveil.accounting.hidden import per_round
+from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import LastIterate
+from fedveil.stages.train.base import Setup
 from fedveil.stages.train.hidden.crowd import chance_of_a_larger_batch, steepness
 from fedveil.stages.train.hidden.method import Hidden
-from fedveil.stages.train.setup import Setup
 from fedveil.stages.train.share_words import (
     ADDED,
     SENT_ALWAYS,
@@ -147,10 +148,10 @@ def _observer(method: Hidden, adversary: Adversary, held: int, said: CentralWord
 
 
 _ORDERS = {
-    "secret": "secret",
-    "public": "public",
-    "poisson": "poisson: a secret coin of its own for every unit and round",
-    "independent": "independent: every unit picks one round of each pass, secretly",
+    "secret": "each {unit} is used in one round of a pass, dealt once and secretly",
+    "public": "each {unit} is used in one round of a pass, in a public order",
+    "poisson": "each {unit} joins each round by its own secret coin (Poisson sampling)",
+    "independent": "each {unit} secretly picks one round of each pass (random allocation)",
 }
 
 
@@ -158,14 +159,29 @@ def fact_rows(method: Hidden, setup: Setup) -> Sequence[tuple[str, str]]:
     """Return facts about order, rounds and noise."""
     run, unit = method.run, setup.target.unit
     batch = f"{run.batch:,}" if isinstance(run.batch, int) else f"{min(run.batch):,} to {max(run.batch):,}"
+    passes = f"{run.passes:,} passes of {run.rounds:,} rounds" if run.passes > 1 else f"{run.rounds:,} rounds"
+    each, about = " each" if run.rounds * run.passes > 1 else "", "about " if run.sampled else ""
+    last = "only the last model" if run.stopping == "end" else "only the model after a random round"
     return [
-        ("order", _ORDERS[run.order]),
-        ("rounds", f"{run.passes:,} x {run.rounds:,} of {'about ' if run.sampled else ''}{batch} {unit}s"),
-        ("step", _ends(run.step_size)),
-        (f"noise a {unit}", _ends(run.noise_std)),
-        ("released", "the last model" if run.stopping == "end" else "the model after a random round"),
+        ("rounds", f"{passes} with {about}{batch} {unit}s{each}"),
+        ("sampling", _ORDERS[run.order].format(unit=unit)),
+        ("step size", _course(per_round(run.step_size, run))),
+        ("noise", f"{_course(_noise_multipliers(run))} times the largest contribution of one {unit} to a round's sum"),
+        ("released", last),
     ]
 
 
-def _ends(values: float | tuple[float, ...]) -> str:
-    return f"{values:.4g}" if isinstance(values, float) else f"{values[0]:.4g} to {values[-1]:.4g}"
+def _noise_multipliers(run: LastIterate) -> Vector:
+    """The noise on the sum of each round, over the most that one unit adds to it."""
+    noise, batch = per_round(run.noise_std, run), per_round(run.batch, run)
+    on_the_sum = noise * (np.sqrt(batch) if run.noise == "gaussian" else batch)
+    return np.asarray(on_the_sum / run.lipschitz, dtype=np.float64)
+
+
+def _course(values: Vector) -> str:
+    """One number, or the first and the last one, with the way between them where it has one."""
+    first, last = float(values[0]), float(values[-1])
+    if f"{first:.3g}" == f"{last:.3g}":
+        return f"{first:.3g}"
+    way = "falls " if np.all(np.diff(values) <= 0) else "rises " if np.all(np.diff(values) >= 0) else ""
+    return f"{way}from {first:.3g} to {last:.3g}"

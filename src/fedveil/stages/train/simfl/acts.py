@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.train.acting import Acts, Relay, Session
-from fedveil.stages.train.simfl.server import check_parties, relayed_model
-from fedveil.stages.train.simfl.site import SimFLSite, check_party
+from fedveil.stages.train.acting import Acts, Relay, Session, Trained
+from fedveil.stages.train.simfl.site import SimFLSite, check_parties, check_party, relayed_model
 from fedveil.stages.train.simfl.steps import train_simfl
 from fedveil.stages.train.stage import Training
-from fedveil.stages.train.trained import Trained
 
 
 def _train(plan: Training, records: Records, entropy: Entropy, session: Session) -> Trained:

@@ -20,8 +20,7 @@ from fedveil.data.records import DataShape
 from fedveil.models.rows import rounding_bound
 from fedveil.privacy.guarantee import Adversary, Answer, Bound, Neighbours
 from fedveil.privacy.mechanism import Compose, Gaussian, Mechanism, Repeat, SampledGaussian, with_beside
-from fedveil.stages.train.base import EveryModelSeen, Tabled
-from fedveil.stages.train.setup import Setup
+from fedveil.stages.train.base import EveryModelSeen, Setup, Tabled
 
 _MOST_ROUNDS = 1_000_000
 

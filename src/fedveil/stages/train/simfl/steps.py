@@ -15,11 +15,11 @@ from fedveil.data.records import Records
 from fedveil.models.loss import Loss
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
+from fedveil.stages.train.acting import Tick, Trained
 from fedveil.stages.train.base import expected
-from fedveil.stages.train.projection import project
+from fedveil.stages.train.optimiser import project
 from fedveil.stages.train.simfl.method import SimFL
 from fedveil.stages.train.stage import Training
-from fedveil.stages.train.trained import Tick, Trained
 
 
 @dataclass(frozen=True, slots=True, eq=False)

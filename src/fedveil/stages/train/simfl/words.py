@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedveil.privacy.guarantee import Adversary
-from fedveil.stages.train.setup import Setup
+from fedveil.stages.train.base import Setup
 from fedveil.stages.train.share_words import Row
 from fedveil.stages.train.simfl.method import SimFL, named
 

@@ -1,25 +1,27 @@
 """The candidates that a problem and the user's request leave open, and the best of each kind and number of passes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from fedveil.core.checks import require
 from fedveil.privacy.mechanism import Numbers
-from fedveil.stages.train.hidden.schedule.drawn import drawn_deal, steepest_round, surcharge
 from fedveil.stages.train.hidden.schedule.families import (
     Frame,
     Shape,
     deal,
     decay,
+    drawn_deal,
     growing,
     law_parts,
     law_risk,
     shaped,
     steepest_direction,
+    steepest_round,
+    surcharge,
 )
 from fedveil.stages.train.hidden.schedule.problem import Problem
-from fedveil.stages.train.schedule_request import ScheduleRequest
+from fedveil.stages.train.request import ScheduleRequest
 
 KINDS = ("constant", "decaying", "growing-batches")
 _COUNTS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 300, 500, 800, 1200, 2000)
@@ -236,3 +238,30 @@ def _requested_rounds(schedule: ScheduleRequest) -> int | None:
         schedule.passes == 1, "schedule.rounds", "be given with a list of steps or noise (or passes = 1)", None, hint
     )
     return len(lists[0])
+
+
+# Whether a schedule can be left out before its noise is certified, because another one is certified to do better.
+#
+# What units that draw their own rounds need takes seconds to work out for one amount of noise, and calibrating asks for
+# many. One question is enough to leave such a schedule out: does it miss the target even with the noise at which it
+# would be as good as its rival? With less noise it misses it all the more, so it needs more, and its risk is higher.
+# Nothing that is chosen depends on this, only how soon.
+
+
+Misses = Callable[[Shape, float], bool]  # whether a shape with its noise times a factor surely misses the target
+_MARGIN = 1e-3  # of the noise: far more than the bounds waver
+_MORE = (2.0, 1.0)  # if it misses the target with more noise, it does with less, and more noise is sooner worked out
+
+
+def outdone(shape: Shape, rival: Shape, hoped: Shape, misses: Misses) -> bool:
+    """Return whether ``shape`` would neither be chosen nor change what else is certified, once it were certified.
+
+    ``rival``: another shape with certified noise; ``hoped``: the same before. True only if the certified risk of
+    ``shape`` is so high that the rival would still have been worth certifying after it, and would be taken before it.
+    """
+    most = max(expected_from(hoped), taken_up_to(shape, rival)) * (1 + 1e-6)
+    noise = most - shape.bias - shape.sampling
+    if noise <= 0:
+        return True  # no noise at all makes it that good
+    least = math.sqrt(noise / shape.injected) * (1 + _MARGIN)
+    return any(misses(shape, least * more) for more in _MORE)

@@ -1,0 +1,221 @@
+"""What a round costs across real sites: seconds, CPU seconds, memory and bytes, for 3, 10, 25 and 50 sites.
+
+Every site is a guard and a node of its own, over TLS, on this machine; CPU seconds are those of all processes together.
+``python -m benchmarks.sites 3 10`` measures these numbers of sites alone.
+"""
+
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import Row
+from fedveil.data.records import Records
+from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.flower.local import LocalNetwork, local_network
+from fedveil.federation.site.socket import listening
+from fedveil.jobs.remote import federated
+from fedveil.planning.study import study_of
+from fedveil.wire import frames
+
+ROUNDS = 16
+SITES = (3, 10, 25, 50)
+GUARD = ["--accept", "any", "--trials"]  # one person is all the operators
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Counted:
+    """A carrier that counts the bytes of envelopes that pass it."""
+
+    carrier: Carrier
+    sent: int = 0
+    received: int = 0
+    _names: set[str] = field(default_factory=set)
+
+    def online(self) -> Mapping[str, str]:
+        return self.carrier.online()
+
+    def push(self, address: str, envelope: bytes, seconds: float) -> str:
+        self.sent += len(envelope)
+        return self.carrier.push(address, envelope, seconds)
+
+    def pull(self, names: list[str], *more: Any) -> Mapping[str, bytes]:
+        found = self.carrier.pull(names, *more)
+        self.received += sum(map(len, found.values()))
+        return found
+
+
+def records_of(clients: int, features: int = 30) -> Records:
+    """Records of so many clients, twenty of each, in the unit ball."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(20 * clients, features))
+    rows /= 1.01 * np.linalg.norm(rows, axis=1)[:, None]
+    owner = np.repeat(np.arange(clients), 20).astype(np.int64)
+    return Records(features=rows, targets=(rows[:, 0] > 0) * 1.0, owner=owner, clients=clients, bound=1.0, classes=2)
+
+
+def study(trust: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
+    """A linear model of 31 parameters."""
+    return {
+        "study": {"seed": 1},
+        "model": {"kind": "logistic", "radius": 5.0},
+        "privacy": {"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model"},
+        "schedule": {"rounds": rounds, "passes": 1},
+        "trust": {"timeout": 120.0, **trust},
+    }
+
+
+def family(root: int) -> Iterator[int]:
+    """The process ids of a process and of all that it started."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    waiting = [root]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += parents.get(one, [])
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """The CPU time of these processes so far."""
+    total = 0.0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += (int(fields[11]) + int(fields[12])) / _TICKS
+    return total
+
+
+def megabytes(pids: list[int], key: str = "Pss") -> float:
+    """The memory of these processes; pages that several share are counted once."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+    return total / 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the rounds of one run took."""
+
+    seconds: float
+    cpu: float
+    site_megabytes: float
+    resident_megabytes: float
+    bytes_a_round: float
+
+
+def measure(network: LocalNetwork, out: Path, trust: Mapping[str, Any], rounds: int = ROUNDS) -> Measured:
+    """Run a study on a network that stands, and return what its rounds took, but for the first."""
+    times: list[float] = []
+    spent: list[float] = []
+    everyone = [os.getpid(), *(pid for one in network.processes.started for pid in family(one.process.pid))]
+
+    def watch(_: Any) -> None:
+        times.append(time.monotonic())
+        if len(times) in (1, rounds):
+            spent.append(cpu_seconds(everyone))
+
+    with network.carrier() as carrier:
+        counted = Counted(carrier)
+        found = study_of(study(trust, rounds), base=Path(), data_given=True)
+        federated(found, out, network.deployment, counted, Held(), watch=watch)
+    sites = [
+        pid for kind in (network.guards, network.nodes) for one in kind.values() for pid in family(one.process.pid)
+    ]
+    count = len(network.guards)
+    return Measured(
+        seconds=median(np.diff(times)),
+        cpu=(spent[-1] - spent[0]) / (len(times) - 1),
+        site_megabytes=megabytes(sites) / count,
+        resident_megabytes=megabytes(sites, "Rss") / count,
+        bytes_a_round=(counted.sent + counted.received) / rounds,
+    )
+
+
+def bare_round(network: LocalNetwork, count: int = 20) -> float:
+    """The seconds of an exchange with guards that send back what they get: the floor of a round."""
+    for guard in network.guards.values():
+        guard.stop()
+    with ExitStack() as stack, network.carrier() as carrier:
+        for site in network.nodes:
+            door = stack.enter_context(listening(network.door(site)))
+            threading.Thread(target=echo, args=(door,), daemon=True).start()
+        while len(carrier.online()) < len(network.nodes):
+            time.sleep(0.05)
+        times = []
+        for _ in range(count):
+            began = time.monotonic()
+            waiting = {carrier.push(address, bytes(600), 60.0) for address in carrier.online().values()}
+            while waiting := waiting - set(carrier.pull(sorted(waiting), 1.0)):
+                pass
+            times.append(time.monotonic() - began)
+    return median(times)
+
+
+def echo(door: socket.socket) -> None:
+    """Send back what comes, until the door is closed."""
+    with suppress(OSError):
+        while True:
+            connection, _ = door.accept()
+            with connection, suppress(OSError):
+                frames.send(connection, frames.receive(connection))
+
+
+def run(sites: tuple[int, ...] = SITES) -> list[Row]:
+    """Measure open and masked rounds, and the bare exchange below them."""
+    rows = []
+    for count in sites:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            began = time.monotonic()
+            with local_network(
+                records_of(2 * count), count, folder / "files", folder / "sites", datetime.now(UTC), GUARD
+            ) as network:
+                ready = time.monotonic() - began
+                opened = measure(network, folder / "open", {"server": "trusted"})
+                masked = measure(network, folder / "masked", {"server": "secure-aggregation", "dropouts": 0})
+                tolerant = measure(network, folder / "tolerant", {"server": "secure-aggregation", "dropouts": 2})
+                floor = bare_round(network)
+        for label, one, bar in (
+            ("open", opened, 0.25),
+            ("masked", masked, 1.3 * opened.seconds),
+            ("masked, a site may be missing", tolerant, 2.2 * opened.seconds),
+        ):
+            detail = (
+                f"{one.seconds:.3f} s, {one.cpu:.3f} CPU s; a site {one.site_megabytes:.0f} MB of its own, "
+                f"{one.resident_megabytes:.0f} MB resident; {one.bytes_a_round:.0f} bytes; "
+                f"a bare exchange {floor:.3f} s; ready after {ready:.1f} s"
+            )
+            rows.append(Row(f"sites: a round in seconds, {label}, {count} sites", bar, one.seconds, detail))
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run(tuple(map(int, sys.argv[1:])) or SITES):
+        print(row)

@@ -1,0 +1,198 @@
+"""Check what somebody claims about a training against a log of the training itself.
+
+The log states what was meant (sampler, rate, clipping norm, noise multiplier, neighbours) and what happened in each
+round: who was in the batch, how long the clipped gradients were, what the sum was divided by, and the noise that was
+added. From the statement the accountant works out an epsilon; from the rounds exact tests say whether they are those of
+the statement. Page: docs/audit-others.md (format of the log).
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import gammainc
+
+from fedveil.accounting.compare import account_for
+from fedveil.audit.claim import Claim
+from fedveil.audit.finding import Finding, Verdict
+from fedveil.audit.sampling import judge_draws
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.strict_json import read_object
+from fedveil.core.values import Vector
+from fedveil.privacy.guarantee import Neighbours
+from fedveil.privacy.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian
+
+_SLACK = 1e-3  # relative error of norms and of epsilon that is not held against anybody
+_SAMPLERS: Final = ("poisson", "full", "shuffled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a training is accounted as: ``rounds`` noisy sums of gradients of norm at most ``clip``.
+
+    ``rate``: of a record to be in a batch; a shuffled loader uses every record once a pass, which no rate describes.
+    """
+
+    sampler: str
+    records: int
+    rate: float
+    clip: float
+    noise_multiplier: float
+    rounds: int
+    neighbours: Neighbours
+
+    def __post_init__(self) -> None:
+        require(self.sampler in _SAMPLERS, "log: sampler", f"be one of {', '.join(_SAMPLERS)}", self.sampler)
+        for name in ("records", "rounds"):
+            require(getattr(self, name) >= 1, f"log: {name}", "be at least 1", getattr(self, name))
+        require(0 < self.rate <= 1, "log: rate", "lie in (0, 1]", self.rate)
+        for name in ("clip", "noise_multiplier"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, f"log: {name}", "be finite and positive", value)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What an accountant charges for it."""
+        whole = Gaussian(noise_multiplier=self.noise_multiplier, neighbours=self.neighbours)
+        if self.sampler == "shuffled":  # one batch of each pass holds the record
+            return Repeat(of=whole, times=max(1, math.ceil(self.rounds * self.rate - 1e-9)))
+        if self.sampler == "full" or self.rate == 1:
+            return Repeat(of=whole, times=self.rounds)
+        sampled = SampledGaussian(
+            sampling="poisson", rate=self.rate, noise_multiplier=self.noise_multiplier, neighbours=self.neighbours
+        )
+        return Repeat(of=sampled, times=self.rounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Round:
+    """One round as it happened; ``norms`` are those of the clipped gradients, ``noise`` some entries of what was added.
+
+    ``divisor``: what the noisy sum was divided by.
+    """
+
+    batch: tuple[int, ...]
+    norms: Vector
+    divisor: float
+    noise: Vector
+
+
+def read_log(text: str, neighbours: Neighbours | None = None) -> tuple[Statement, tuple[Round, ...]]:
+    """Read a log: one JSON object a line, the statement first; ``neighbours`` replaces those that it states."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    require(len(lines) >= 2, "log", "hold a statement and at least one round", len(lines))
+    try:
+        stated: dict[str, Any] = {"rounds": len(lines) - 1, "neighbours": "zero-out"}
+        stated |= read_object(lines[0], "log, line 1")
+        statement = Statement(**stated | ({} if neighbours is None else {"neighbours": neighbours}))
+        return statement, tuple(_round(_object(line), number) for number, line in enumerate(lines[1:], start=2))
+    except (TypeError, KeyError) as error:
+        raise BadValue(f"The log must have the fields that docs/audit-others.md names: {error}.") from error
+
+
+def _object(line: str) -> Mapping[str, Any]:
+    """Read a round; unlike elsewhere it may hold NaN, which the check of clipped norms looks for."""
+    try:
+        row: Any = json.loads(line)
+    except ValueError as error:
+        raise BadValue(f"The log must hold one JSON object a line: {error}.") from error
+    require(isinstance(row, dict), "log", "hold one object a line", type(row).__name__)
+    return dict(row)
+
+
+def _round(row: Mapping[str, Any], number: int) -> Round:
+    norms = np.array(row.get("norms", ()), dtype=np.float64)
+    batch = tuple(int(index) for index in row["batch"])
+    require(norms.size in (0, len(batch)), f"log, line {number}", "have a norm for each of its batch", norms.size)
+    noise = np.array(row.get("noise", ()), dtype=np.float64)
+    return Round(batch=batch, norms=norms, divisor=float(row.get("divisor", math.nan)), noise=noise)
+
+
+def check_log(
+    statement: Statement, rounds: Sequence[Round], claim: Claim, *, delta: float, alarm: float = 1e-6
+) -> tuple[Finding, ...]:
+    """Return one finding for each thing that can be wrong; right trainings are accused with chance ``alarm`` each."""
+    checks = (
+        ("accounting", _accounted(statement, claim, delta)),
+        ("draws of the sampler", _drawn(statement, rounds, alarm)),
+        ("clipping", _clipped(statement, rounds)),
+        ("averaging", _averaged(statement, rounds)),
+        ("noise", _noised(statement, rounds, alarm)),
+    )
+    certified = claim.epsilon_at(delta)
+    return tuple(
+        Finding(
+            attack=name,
+            adversary="every-model",
+            kind="lower-bound",
+            certified=certified if math.isfinite(certified) else None,
+            measured=0.0,
+            delta=delta,
+            alarm=alarm,
+            verdict=verdict,
+            evidence=evidence,
+        )
+        for name, (verdict, evidence) in checks
+    )
+
+
+Judged = tuple[Verdict, str]
+
+
+def _accounted(statement: Statement, claim: Claim, delta: float) -> Judged:
+    certified, proved = claim.epsilon_at(delta), account_for(statement.mechanism, delta=delta).epsilon
+    how = f"{statement.rounds} rounds of {statement.sampler} batches, noise {statement.noise_multiplier:g}"
+    shown = f"{how}, {statement.neighbours} neighbours: the accountant gives {proved:.4g} at delta {delta:g}"
+    if proved <= certified * (1 + _SLACK):
+        return "consistent", f"{shown}; claimed is {certified:.4g}."
+    return "broken", f"{shown}, and claimed is only {certified:.4g}."
+
+
+def _drawn(statement: Statement, rounds: Sequence[Round], alarm: float) -> Judged:
+    if statement.sampler != "poisson" or statement.rate == 1:
+        return "not-judged", f"A {statement.sampler} sampler counts on no secret draws."
+    joined = np.zeros((len(rounds), 1, statement.records), dtype=np.bool_)
+    for turn, one in enumerate(rounds):
+        require(all(0 <= index < statement.records for index in one.batch), "log: batch", "name records", turn + 1)
+        joined[turn, 0, list(one.batch)] = True
+    judged = judge_draws(joined, order="poisson", rate=statement.rate, alarm=alarm)
+    return judged.verdict, f"{len(rounds)} rounds of {statement.records} records: {judged.evidence}"
+
+
+def _clipped(statement: Statement, rounds: Sequence[Round]) -> Judged:
+    norms = np.concatenate([one.norms for one in rounds])
+    if not norms.size:
+        return "not-judged", "The log holds no norms of clipped gradients."
+    bad = ~(norms <= statement.clip * (1 + _SLACK))  # NaN fails every comparison
+    if not bad.any():
+        return "consistent", f"All {norms.size} clipped gradients are no longer than {statement.clip:g}."
+    worst = "not a number" if np.isnan(norms[bad]).any() else f"{norms[bad].max():.4g}"
+    return "broken", f"{int(bad.sum())} of {norms.size} gradients are longer than {statement.clip:g} ({worst})."
+
+
+def _averaged(statement: Statement, rounds: Sequence[Round]) -> Judged:
+    divisors = np.array([one.divisor for one in rounds])
+    if np.isnan(divisors).all():
+        return "not-judged", "The log does not say what sums were divided by."
+    if np.unique(divisors).size == 1:
+        return "consistent", f"Every sum was divided by {divisors[0]:g}, whoever was there."
+    sizes = np.array([len(one.batch) for one in rounds])
+    own = " the size of its own batch" if bool(np.all(divisors == np.maximum(sizes, 1))) else " its own number"
+    return "broken", f"Each sum was divided by{own}, which one record changes: it reaches farther than its own clip."
+
+
+def _noised(statement: Statement, rounds: Sequence[Round], alarm: float) -> Judged:
+    noise = np.concatenate([one.noise for one in rounds])
+    if noise.size < 20:
+        return "not-judged", "The log holds too little of the noise that was added."
+    planned = statement.noise_multiplier * statement.clip
+    square = float(np.sum((noise / planned) ** 2))
+    chance = float(gammainc(noise.size / 2, square / 2)) if math.isfinite(square) else 0.0  # of as little or less
+    shown = f"{noise.size} entries of noise have a deviation of {math.sqrt(square / noise.size) * planned:.4g}"
+    if chance > alarm:
+        return "consistent", f"{shown}; planned is {planned:.4g}."
+    return "broken", f"{shown}, and planned is {planned:.4g}: the chance of so little is {chance:.1g}."

@@ -1,0 +1,125 @@
+"""What an aggregator does when: a timeline of a run for ``--trace``, and its present state for ``deploy status``."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+from fedveil.wire.content import Content
+
+STATUS: Final = "status.json"  # in the private folder during the run
+_MOST: Final = 200_000  # events of a trace; later ones are dropped
+
+
+@final
+@dataclass(slots=True)
+class Trace:
+    """The spans of time of one start of an aggregator; ``clock``: monotonic seconds, None to keep nothing."""
+
+    clock: Callable[[], float] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def span(self, what: str, **more: object) -> Iterator[None]:
+        """Keep how long the block took, and what it was."""
+        start = self.clock() if self.clock is not None else 0.0
+        try:
+            yield
+        finally:
+            self.add(what, start, **more)
+
+    def add(self, what: str, start: float, **more: object) -> None:
+        """Keep a span from ``start`` to now."""
+        if self.clock is not None and len(self.events) < _MOST:
+            self.events.append({"what": what, "start": start, "seconds": self.clock() - start, **more})
+
+    def now(self) -> float:
+        """Return the time, to begin a span with."""
+        return 0.0 if self.clock is None else self.clock()
+
+    def text(self) -> str:
+        """Return the timeline as JSON: all spans, and for each round its seconds and how they were spent."""
+        first = min((event["start"] for event in self.events), default=0.0)
+        events = [
+            {**event, "start": round(event["start"] - first, 6), "seconds": round(event["seconds"], 6)}
+            for event in self.events
+        ]
+        rounds: dict[int, dict[str, Any]] = {}
+        for event in events:
+            if "round" in event:
+                one = rounds.setdefault(event["round"], {"round": event["round"], "start": event["start"], "spent": {}})
+                one["start"] = min(one["start"], event["start"])
+                one["end"] = max(one.get("end", 0.0), event["start"] + event["seconds"])
+                one["spent"][event["what"]] = round(one["spent"].get(event["what"], 0.0) + event["seconds"], 6)
+        listed = [{**one, "seconds": round(one["end"] - one["start"], 6)} for one in rounds.values()]
+        return json.dumps({"format": 1, "rounds": listed, "events": events}, indent=1) + "\n"
+
+
+def picture(trace: str, width: int = 64) -> str:
+    """Return the last round of a timeline as bars of text, one for each span."""
+    told = json.loads(trace)
+    if not told["rounds"]:
+        return "no round was traced\n"
+    last = told["rounds"][-1]
+    scale = width / max(last["seconds"], 1e-9)
+    lines = [f"round {last['round']}: {last['seconds'] * 1000:.0f} ms"]
+    for event in told["events"]:
+        if event.get("round") == last["round"]:
+            before = int((event["start"] - last["start"]) * scale)
+            bar = "#" * max(1, min(round(event["seconds"] * scale), width - before))
+            name = f"{event['what']} {event.get('site', '')}".strip()
+            lines.append(f"{name:20.20} {' ' * before + bar:{width}} {event['seconds'] * 1000:7.1f} ms")
+    return "\n".join(lines) + "\n"
+
+
+@final
+@dataclass(slots=True)
+class RunStatus:
+    """Keeps on the disk what the aggregator waits for; ``now``: the time of day as text."""
+
+    path: Path
+    now: Callable[[], str]
+    round: int = 0
+    rounds: int = 0
+    sites: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def site(self, name: str, state: str) -> None:
+        """Note that a site was asked, has answered or has failed."""
+        one = self.sites.setdefault(name, {})
+        one["state"], one[state] = state, self.now()
+        self._write()
+
+    def progress(self, done: int, rounds: int) -> None:
+        """Note how many rounds are done."""
+        self.round, self.rounds = done, rounds
+        self._write()
+
+    def _write(self) -> None:
+        waiting = sorted(name for name, one in self.sites.items() if one["state"] != "answered")
+        told = {"round": self.round, "rounds": self.rounds, "waiting_for": waiting, "sites": self.sites}
+        part = self.path.with_name(f"{self.path.name}.part")
+        part.write_text(json.dumps(told), encoding="utf-8")  # not synced: it is for people who look now
+        part.chmod(0o600)
+        part.replace(self.path)
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Return where the run in a folder stands: not begun, running or stopped, or released."""
+    path = folder / "private" / STATUS
+    members = folder / "private" / "members"
+    told: dict[str, Any] = {"state": "not begun", "round": 0, "rounds": 0, "waiting_for": [], "sites": {}}
+    if path.exists():
+        told |= {"state": "begun", **json.loads(path.read_text(encoding="utf-8"))}
+    elif members.exists():
+        told["state"] = "begun"
+    if members.exists():
+        for name, block in Content.read(members.read_bytes()).blocks.items():
+            version = Content.read(block).values.get("version")
+            told["sites"].setdefault(name, {})
+            if isinstance(version, str):
+                told["sites"][name]["version"] = version[:20]
+    if (folder / "model.npz").exists() or (folder / "certificate.json").exists():
+        told["state"] = "released"
+    return told

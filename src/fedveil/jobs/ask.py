@@ -1,0 +1,267 @@
+"""Certified statistics as one call: questions from a file or a program, here or at sites; answers and a page."""
+
+import csv
+import io
+import math
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from fedveil.certificate.certify import MeasuredCertificate
+from fedveil.core.checks import require
+from fedveil.core.errors import BadValue
+from fedveil.core.files import public_folder
+from fedveil.core.strict_json import read_object
+from fedveil.core.tables import table
+from fedveil.data.frames import columns_of_frame
+from fedveil.engine.ending import check_unfinished
+from fedveil.engine.files import PUBLIC, write_atomically
+from fedveil.engine.measured import conduct_stage, planned_measured
+from fedveil.engine.system import System
+from fedveil.federation.aggregator.conversation import check_folder
+from fedveil.federation.aggregator.measured import check_sizes
+from fedveil.federation.deploy.files import read_deployment
+from fedveil.federation.flower.local import deal_clients, site_names
+from fedveil.jobs.local import FRAME, ReadTables
+from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
+from fedveil.jobs.remote import check_open, deployed, trial
+from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_given, read_synthesis
+from fedveil.planning.study import Study
+from fedveil.stages.ask.question import Question
+from fedveil.stages.ask.stage import layout_of, read_questions, settings_of
+from fedveil.stages.measured.plan import ASK, MeasuredPlan
+from fedveil.stages.prepare.budget import total_mu
+from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.table import table_of
+
+PAGE: Final = "report.html"
+ENDS: Final = ("certificate.json", PAGE)  # what follows the release of answers
+_MULTIPLES: Final = (0.5, 1.0, 2.0, 4.0)  # of epsilon, at which a plan says how precise answers would be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskResult:
+    """Answers that were released, and their certificate."""
+
+    folder: Path
+    answers: Mapping[str, Any]
+    certificate: MeasuredCertificate
+
+    def rows(self, question: str, part: str = "") -> list[dict[str, Any]]:
+        """Return the rows of one question's table; ``part``: of a further one, as the summary of a survival curve."""
+        for one in self.answers["answers"]:
+            if one["question"]["name"] == question:
+                tables = one["tables"]
+                require(part in tables, "part", f"be one of {', '.join(map(repr, tables))}", part)
+                return list(tables[part])
+        names = [one["question"]["name"] for one in self.answers["answers"]]
+        raise BadValue(f"The question must be one of {', '.join(names)}, got {question!r}.")
+
+    def __getitem__(self, question: str) -> Any:
+        """Return the answer to a question as a data frame."""
+        return self.frame(question)
+
+    def frame(self, question: str, part: str = "") -> Any:
+        """Return a table as a data frame of pandas."""
+        return import_module("pandas").DataFrame(self.rows(question, part))  # only those who want frames have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What an answer is expected to be like at some epsilons, before anything is charged."""
+
+    question: str
+    what: str
+    unit: str
+    half_widths: Mapping[float, float]
+    of: float
+
+    def sentence(self, epsilon: float) -> str:
+        """Return it in words."""
+        width = self.half_widths[epsilon]
+        shown = "no interval would hold" if width == math.inf else f"±{width:.3g} {self.unit}".rstrip()
+        return f"{self.question}: {self.what}, {shown}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Asked:
+    """A study with its questions; ``rows``: what it measures, where this process has the data."""
+
+    study: Study
+    questions: tuple[Question, ...]
+    rows: Unprepared | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self.questions)
+
+    @property
+    def here(self) -> Unprepared:
+        if self.rows is None:
+            raise BadValue("[data] must name a source.")
+        return self.rows
+
+    def plan(self) -> MeasuredPlan:
+        rows = table_of(self.here)
+        return planned_measured(self.study, ASK, self.settings, rows.all_columns, self.here.train.shape)
+
+
+def _opened(given: Described | ReadTables, frame: Any = None, *, at_sites: bool = False) -> _Asked:
+    read = read_given(given)
+    tables = dict(read.tables)
+    questions = read_questions(tables.pop("question", []))
+    if "data" in tables:  # every column is asked about alike, so a study's own target is one of them
+        tables["data"] = {key: value for key, value in table(tables["data"], "data").items() if key not in LABELS}
+    if frame is not None:
+        tables["data"] = {**table(tables.get("data", {}), "data"), "source": FRAME}
+    study, _ = read_synthesis(ReadTables(tables, read.base, read.name), data_given=at_sites)
+    unit = study.target.unit
+    require(unit == "record", "privacy.unit", "be record for questions: each is answered by counting records", unit)
+    if at_sites:
+        return _Asked(study=study, questions=questions, rows=None)
+    if study.source is None:
+        raise BadValue("[data] must name a source.")
+    if frame is not None:
+        source = replace(study.source, frame=columns_of_frame(frame))
+        study = replace(study, data=replace(study.data, source=source))
+    return _Asked(study=study, questions=questions, rows=open_columns_of(study))
+
+
+def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision]]:
+    """Return the plan of a question file, and how precise its answers will be; nothing is charged."""
+    asked = _opened(given)
+    plan = asked.plan()
+    return plan, precision(plan, table_of(asked.here).all_columns)
+
+
+def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
+    """Return how precise the answers of a plan will be, at its epsilon and at others."""
+    layout, target = layout_of(plan.stated, columns, plan.data.clients), plan.target
+    scales = {}
+    for multiple in _MULTIPLES:
+        epsilon = target.epsilon * multiple
+        if 1e-4 <= epsilon <= 40:
+            scales[epsilon] = total_mu(target) / total_mu(replace(target, epsilon=epsilon))
+    widths: dict[str, dict[float, float]] = {}
+    found = []
+    for epsilon, scale in scales.items():
+        for question, one in layout.expected(lambda name, scale=scale: plan.sums[name].noise * scale, plan.units):  # type: ignore[misc]
+            widths.setdefault(question.name, {})[epsilon] = one.half_width
+            if epsilon == target.epsilon:
+                found.append((question.name, one))
+    return [
+        Precision(question=name, what=one.what, unit=one.unit, half_widths=widths[name], of=one.of)
+        for name, one in found
+    ]
+
+
+def ask_study(
+    given: Described | ReadTables,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    system: System | None = None,
+    frame: Any = None,
+) -> AskResult:
+    """Answer the questions of a file or of tables, in the folder ``out``."""
+    folder, system = Path(out), system or System()
+    if resume:
+        check_unfinished(folder, ENDS)
+    asked = _opened(given, frame)
+    system.tell("asking with noise")
+    conduct_stage(asked.study, ASK, asked.settings, asked.here, folder, resume=resume, system=system)
+    return _published(certified_result(folder))
+
+
+def ask_on(given: str | Path, out: str | Path, on: str | Path, how: How | None = None) -> AskResult:
+    """The same on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
+    how, folder = how or How(), Path(out)
+    check_open(folder, how.resume, ENDS)
+    asked = _opened(given, at_sites=True)
+    deployment = read_deployment(Path(on))
+    check_folder(folder, how.resume)
+    public_folder(folder)
+    with deployed(deployment, folder) as carrier:
+        return _published(measured_by(asked.study, ASK, asked.settings, folder, deployment, carrier, how))
+
+
+def ask_local(given: Described, out: str | Path, sites: int, how: How | None = None) -> AskResult:
+    """The same with real processes of this machine as sites; their records are left in ``out``/sites."""
+    how, folder = how or How(), Path(out)
+    check_open(folder, how.resume, ENDS)
+    asked = _opened(given)
+    check_folder(folder, how.resume)
+    check_sizes(asked.plan())
+    deal_clients(asked.here.train.clients, site_names(sites))
+    apart = asked.study.trust.key_holder == "third-party"
+    with trial(asked.here, folder, sites, how.system, apart) as network, network.carrier() as carrier:
+        return _published(measured_by(asked.study, ASK, asked.settings, folder, network.deployment, carrier, how))
+
+
+def ask(
+    data: Any,
+    questions: Sequence[Mapping[str, Any] | Question] | Mapping[str, Any] | Question,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    neighbours: str = "replace-one",
+    out: str | Path | None = None,
+    **tables: Any,
+) -> AskResult:
+    """Answer questions about a data frame (or a file, by its path) with differential privacy.
+
+    ``questions``: dictionaries or values, as in a question file. ``out``: a folder for certificate, ledger and page; a
+    new temporary one if left out. ``tables``: further tables of a question file, such as ``data`` or ``trust``. The
+    answer to a question is ``result["its name"]``, as a data frame.
+    """
+    named = isinstance(data, str | Path)
+    records = None if named else len(next(iter(columns_of_frame(data).values())))
+    if delta is None:
+        require(
+            records is not None, "delta", "be stated for a file", None, "A tenth of one over the number of records."
+        )
+        delta = min(1e-5, 0.1 / max(records or 1, 1))
+    listed = questions if isinstance(questions, list | tuple) else [questions]
+    stated = [one.stated() if isinstance(one, Question) else one for one in listed]
+    own = dict(tables.pop("data", {})) | ({"source": str(data)} if named else {})
+    privacy = {"epsilon": epsilon, "delta": delta, "neighbours": neighbours}
+    given = {"data": own, "privacy": privacy, "question": stated, **tables}
+    folder = Path(tempfile.mkdtemp(prefix="fedveil-ask-")) / "answers" if out is None else Path(out)
+    return ask_study(ReadTables(given, Path(), "questions"), folder, frame=None if named else data)
+
+
+def _published(result: MeasuredResult) -> AskResult:
+    """Write one CSV file for each table, and the page, of answers that were released."""
+    answers = read_object(result.content, "answers.json")
+    from fedveil.report.ask_page import ask_page  # imported here because drawing is slow to import
+
+    for name, rows in _files(answers):
+        write_atomically(result.folder / name, _csv(rows).encode(), mode=PUBLIC)
+    write_atomically(result.folder / PAGE, ask_page(answers, result.certificate).encode(), mode=PUBLIC)
+    return AskResult(folder=result.folder, answers=answers, certificate=result.certificate)
+
+
+def _files(answers: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The tables, each with the name of its file; names that would be alike are numbered."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for place, one in enumerate(answers["answers"]):
+        for part, rows in one["tables"].items():
+            words = re.sub(r"[^a-z0-9]+", "-", f"{one['question']['name']} {part}".lower()).strip("-")
+            name = f"{words or 'answer'}.csv"
+            found[name if name not in found else f"{words}-{place + 1}.csv"] = rows
+    return list(found.items())
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

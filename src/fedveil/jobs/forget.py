@@ -1,0 +1,324 @@
+"""Forget records or a client: go on from a released model for some rounds without them, certified and charged.
+
+>>> from fedveil import forget
+>>> result = forget("results", rows=[17, 41], epsilon=0.1, out="results-2")  # doctest: +SKIP
+>>> result.forgotten.new_model.epsilon  # doctest: +SKIP
+0.0998
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fedveil.core.checks import require
+from fedveil.core.errors import AlreadyFinished, BadValue
+from fedveil.core.strict_json import read_object
+from fedveil.core.values import Indices
+from fedveil.data.load import Loaded
+from fedveil.data.records import Records
+from fedveil.data.sources import read as read_source
+from fedveil.data.spec import Source
+from fedveil.engine.files import PUBLIC, write_atomically
+from fedveil.engine.here import KeptHere
+from fedveil.engine.job import Job, Release, Started, conduct
+from fedveil.engine.run import release_of, run_stages
+from fedveil.engine.study import RowsHere
+from fedveil.engine.system import Progress, System
+from fedveil.jobs.local import STUDY, Result, Sign, Wanted, concluded, open_any_study, signing_key
+from fedveil.planning.forget_design import ForgetDesign, design_forgetting
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import Forgotten, forgotten
+from fedveil.planning.study import Study
+from fedveil.release.bundle import Bundle
+from fedveil.signing.signature import Signature
+from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.sums import FILE as LEARNED
+
+WHO: Final = "forgotten.json"  # in the private folder: which training records have left, by their numbers
+RECEIPT: Final = "receipt"  # .json, .html and, signed, .sig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetResult(Result):
+    """A finished request: the new model as a run's result, and what is promised to whoever left."""
+
+    forgotten: Forgotten
+    design: ForgetDesign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """Who leaves which run, on which data; ``leaving``: numbers of training records; ``gone``: of earlier ones."""
+
+    study: Study
+    opened: Loaded
+    before: Bundle
+    source: Path
+    leaving: Indices
+    gone: Indices
+    units: int
+
+    @property
+    def remaining(self) -> Records:
+        """The records without those who left: each is blank, so it counts in every size and contributes nothing."""
+        train, out = self.opened.train, np.union1d(self.leaving, self.gone)
+        features, targets = train.features.copy(), train.targets.copy()
+        features[out], targets[out] = 0.0, np.nan
+        return replace(train, features=features, targets=targets)
+
+
+def plan_forgetting(
+    folder: str | Path,
+    *,
+    study: Wanted | None = None,
+    rows: Sequence[int] = (),
+    records: str | Path | None = None,
+    client: str | None = None,
+    epsilon: float = 0.1,
+    others: float | None = None,
+    rounds: int | None = None,
+) -> ForgetDesign:
+    """Return what forgetting would take and cost, without charging anything or touching a record's values."""
+    request = _request(Path(folder), study, rows, records, client)
+    return _designed(request, epsilon, others, rounds)
+
+
+def forget(
+    folder: str | Path,
+    *,
+    out: str | Path,
+    study: Wanted | None = None,
+    rows: Sequence[int] = (),
+    records: str | Path | None = None,
+    client: str | None = None,
+    epsilon: float = 0.1,
+    others: float | None = None,
+    rounds: int | None = None,
+    resume: bool = False,
+    sign: Sign = None,
+    system: System | None = None,
+    watch: Callable[[Progress], None] | None = None,
+) -> ForgetResult:
+    """Go on from the model in ``folder`` without some units until they are forgotten, into the folder ``out``.
+
+    ``rows``: numbers of rows of the source, from 1; ``records``: a file that holds the same rows; ``client``: a data
+    holder, where the run protected clients. ``epsilon``: what is to be left for whoever has only the new model;
+    ``others``: the largest epsilon that everybody else may be charged. ``study``: where the run's own is not known.
+    """
+    key, system, target = signing_key(sign), system or System(), Path(out)
+    if resume and (target / f"{RECEIPT}.html").exists():
+        raise AlreadyFinished(str(target))
+    request = _request(Path(folder), study, rows, records, client)
+    design = _designed(request, epsilon, others, rounds)
+    plan = design.chosen.plan
+    conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
+    kept = json.dumps({"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}) + "\n"
+    write_atomically(target / "private" / WHO, kept.encode())
+    _remember(request.source, target)
+    metrics = read_object((target / "metrics.json").read_bytes(), "metrics.json")
+    result = concluded(target, metrics, key, request.opened.preparation)
+    left = forgotten(plan)[-1]
+    _write_receipt(target, plan, left, key)
+    return ForgetResult(
+        folder=target,
+        certificate=result.certificate,
+        metrics=result.metrics,
+        signature=result.signature,
+        forgotten=left,
+        design=design,
+    )
+
+
+def _designed(request: Request, epsilon: float, others: float | None, rounds: int | None) -> ForgetDesign:
+    plan, model = request.before.plan, request.before.parameters
+    return design_forgetting(plan, model, request.units, epsilon=epsilon, others=others, rounds=rounds)
+
+
+def _request(
+    folder: Path, study: Wanted | None, rows: Sequence[int], records: str | Path | None, client: str | None
+) -> Request:
+    """Return who leaves, found in the data of the run."""
+    named = [bool(len(rows)), records is not None, client is not None]
+    hint = "Name rows, a file of records, or a client."
+    require(sum(named) == 1, "forget", "be told who leaves, in one way", f"{sum(named)} ways", hint)
+    before = Bundle.read(folder)
+    require(before.personal is None, "The model", "be the shared one", "a party's own model")
+    opened_study, opened = open_any_study(_study_of(folder) if study is None else study)
+    loaded = (
+        opened.loaded(LearnedRule.read((_origin(folder) / LEARNED).read_bytes()))
+        if isinstance(opened, Unprepared)
+        else opened
+    )
+    plan = before.plan
+    hint = "Name the study that the run was of, with the same data: --study."
+    require(loaded.train.shape == plan.data, "The data", "have the shape of the run's plan", loaded.train.shape, hint)
+    gone = _gone(folder)
+    leaving, units = _leaving(plan, opened_study, loaded, rows, records, client)
+    again = np.intersect1d(leaving, gone)
+    require(again.size == 0, "forget", "name units that are still there", f"{again.size} that were forgotten already")
+    return Request(
+        study=opened_study, opened=loaded, before=before, source=folder, leaving=leaving, gone=gone, units=units
+    )
+
+
+def _leaving(
+    plan: Plan, study: Study, loaded: Loaded, rows: Sequence[int], records: str | Path | None, client: str | None
+) -> tuple[Indices, int]:
+    """Return the training records that leave, and how many units of the plan they are."""
+    train, unit = loaded.train, plan.target.unit
+    if client is not None:
+        hint = "The run protected records: name rows, or train again without the client."
+        require(unit == "client", "--client", "leave a run that protected clients", unit, hint)
+        names = [train.name(index) for index in range(train.clients)]
+        require(client in names, "--client", f"be one of {', '.join(names[:12])}", client)
+        return np.flatnonzero(train.owner == names.index(client)).astype(np.int64), 1
+    require(unit == "record", "--rows", "leave a run that protected records", unit, "Name a client: --client.")
+    wanted = _matching(study, records) if records is not None else np.array(sorted(set(rows)), dtype=np.int64) - 1
+    require(loaded.rows.size == len(train), "--rows", "name rows of a source", "records without one")
+    places = np.searchsorted(loaded.rows, wanted)
+    inside = (places < loaded.rows.size) & (loaded.rows[np.minimum(places, loaded.rows.size - 1)] == wanted)
+    stray = (wanted[~inside] + 1).tolist()
+    hint = "Held-out rows and rows beyond the end train nothing, so there is nothing to forget."
+    require(not stray, "--rows", "be rows that the run was trained on, counted from 1", stray[:5], hint)
+    return places.astype(np.int64), int(places.size)
+
+
+def _matching(study: Study, records: str | Path) -> Indices:
+    """Return the rows of the source that hold the same values as the rows of a file, each at most once."""
+    source = study.source
+    if source is None:
+        raise BadValue("--records must be rows of a source, and the study names none.")
+    own, wanted = (
+        _row_keys(one, study.base) for one in (source, replace(source, source=str(Path(records).absolute())))
+    )
+    free: dict[tuple[Any, ...], list[int]] = {}
+    for row, key in enumerate(own):
+        free.setdefault(key, []).append(row)
+    rows = []
+    for number, key in enumerate(wanted, start=1):
+        hint = "Compare its columns and values with the source's."
+        require(bool(free.get(key)), "--records", "hold rows of the source", f"row {number}, which is not in it", hint)
+        rows.append(free[key].pop())
+    return np.array(sorted(rows), dtype=np.int64)
+
+
+def _row_keys(source: Source, base: Path) -> list[tuple[Any, ...]]:
+    table, _ = read_source(source, base)
+    raw = table.raw
+    if raw is None:
+        raise BadValue(f"{source.source} must be a table of rows to find records in.")
+    return raw.row_keys()
+
+
+def _job(request: Request, plan: Plan, folder: Path, system: System, watch: Callable[[Progress], None] | None) -> Job:
+    remaining = request.remaining
+
+    def stages(started: Started) -> Release:
+        adder = KeptHere(plan, started.entropy, started.name, folder, system, watch)
+        data = RowsHere(request.opened, remaining, started.entropy)
+        return release_of(plan, data, run_stages(plan, data, adder), adder.private)
+
+    return Job(
+        what="request",
+        plan=plan,
+        output="model.npz",
+        sited=request.study,
+        fingerprint=request.opened.fingerprint,
+        records=remaining.fingerprint,
+        stages=stages,
+    )
+
+
+# What a later request needs to know stays in the private folder.
+
+
+def _study_of(folder: Path) -> Path:
+    note = folder / "private" / STUDY
+    hint = "Name it: --study."
+    require(note.is_file(), str(folder), "say which study it is of, in its private folder", "nothing", hint)
+    return Path(note.read_text(encoding="utf-8").rstrip("\n"))
+
+
+def _origin(folder: Path) -> Path:
+    """Return the folder of the run that learned the rule for rows: this one, or the one that a request went on from."""
+    note = folder / "private" / "origin"
+    return Path(note.read_text(encoding="utf-8").rstrip("\n")) if note.is_file() else folder
+
+
+def _remember(source: Path, folder: Path) -> None:
+    note = source / "private" / STUDY
+    if note.is_file():
+        write_atomically(folder / "private" / STUDY, note.read_bytes())
+    write_atomically(folder / "private" / "origin", f"{_origin(source).absolute()}\n".encode())
+
+
+def _gone(folder: Path) -> Indices:
+    path = folder / "private" / WHO
+    if not path.is_file():
+        return np.zeros(0, dtype=np.int64)
+    return np.array(read_object(path.read_bytes(), WHO)["records"], dtype=np.int64)
+
+
+# The receipt for whoever left.
+
+
+def receipt_of(plan: Plan, left: Forgotten, model: str) -> dict[str, Any]:
+    """Return what the receipt says, as values for JSON; ``model``: the new model's hash."""
+    return {
+        "format": 1,
+        "study": plan.name,
+        "plan": plan.hash,
+        "model": model,
+        "units": left.units,
+        "unit": plan.target.unit,
+        "neighbours": plan.target.neighbours,
+        "rounds_without": plan.run.total,
+        "delta": plan.target.delta,
+        "new_model_only": {"epsilon": left.new_model.epsilon},
+        "old_and_new_model": {"epsilon": left.every_model.epsilon},
+        "assumptions": [
+            "The data holder left the named units out of all further rounds; nobody else can check this.",
+            "For new_model_only: the old model is withdrawn, and whoever looks does not have it.",
+        ],
+    }
+
+
+def _write_receipt(folder: Path, plan: Plan, left: Forgotten, key: Any) -> None:
+    released = read_object((folder / "certificate.json").read_bytes(), "certificate.json")["released"]
+    values = receipt_of(plan, left, str(released[0]["sha256"]))
+    data = (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
+    write_atomically(folder / f"{RECEIPT}.json", data, mode=PUBLIC)
+    if key is not None:
+        write_atomically(folder / f"{RECEIPT}.sig", Signature.of(data, key).text(), mode=PUBLIC)
+    write_atomically(folder / f"{RECEIPT}.html", _page(values, signed=key is not None).encode(), mode=PUBLIC)
+
+
+def _page(values: dict[str, Any], *, signed: bool) -> str:
+    what = f"{values['units']} {values['unit']}{'s' if values['units'] != 1 else ''}"
+    new, both = values["new_model_only"]["epsilon"], values["old_and_new_model"]["epsilon"]
+    lines = [
+        f"<p>At the request of whoever it concerns, {what} left the study <b>{escape(values['study'])}</b>. Training "
+        f"went on for {values['rounds_without']} rounds without them, with fresh noise, and released a new model.</p>",
+        "<table><tr><th>Whoever has</th><th>can tell the model from one that never saw a unit up to</th></tr>",
+        f"<tr><td>the new model only</td><td>epsilon {new:.3g} at delta {values['delta']:g}</td></tr>",
+        f"<tr><td>the old and the new model</td><td>epsilon {both:.3g} at delta {values['delta']:g}</td></tr></table>",
+        "<p>This holds on these assumptions:</p><ul>",
+        *(f"<li>{escape(text)}</li>" for text in values["assumptions"]),
+        "</ul>",
+        f"<p>New model: <code>{values['model']}</code><br>Plan: <code>{values['plan']}</code><br>"
+        + (f"Signed: {RECEIPT}.sig, over {RECEIPT}.json." if signed else "Not signed.")
+        + "</p>",
+    ]
+    style = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;color-scheme:light dark}"
+    style += "td,th{text-align:left;padding:.3rem .8rem .3rem 0}code{word-break:break-all}"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Receipt</title>'
+        f"<style>{style}</style></head>"
+        f"<body><h1>Receipt: forgotten</h1>{''.join(lines)}</body></html>\n"
+    )

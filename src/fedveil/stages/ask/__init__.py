@@ -1,0 +1,1 @@
+"""Certified statistics: questions whose answers are computed from one vector of noisy sums."""

@@ -1,0 +1,136 @@
+"""Records that leave a released model: charged, certified with both rows, with a receipt; refused in one sentence."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedveil import CannotCertify, FedveilError, forget, plan_forgetting, run_study
+from fedveil.certificate.certify import certify
+from fedveil.core.errors import AlreadyFinished
+from fedveil.jobs.forget import receipt_of
+from fedveil.planning.promises import _hop as hop
+from fedveil.planning.promises import forgotten, promise
+from fedveil.release.bundle import Bundle
+from fedveil.version import __version__
+
+STUDY = """
+[data]
+source = "rows.csv"
+target = "y"
+classes = 2
+feature_bound = 2.0
+[model]
+kind = "logistic"
+[privacy]
+epsilon = 1.0
+delta = 1e-5
+neighbours = "zero-out"
+[algorithm]
+kind = "{kind}"
+{more}
+"""
+
+
+def study_in(folder: Path, kind: str = "hidden", more: str = 'order = "public"') -> Path:
+    generator = np.random.default_rng(7)
+    rows = generator.normal(size=(400, 3))
+    labels = (rows @ [1.0, -1.0, 0.5] + generator.logistic(size=400) > 0).astype(int)
+    lines = ["a,b,c,y", *(f"{a:.4f},{b:.4f},{c:.4f},{y}" for (a, b, c), y in zip(rows, labels, strict=True))]
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    (folder / "study.toml").write_text(STUDY.format(kind=kind, more=more))
+    return folder / "study.toml"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("forget")
+    run_study(study_in(base), base / "first")
+    forget(base / "first", rows=[3, 17], epsilon=0.4, rounds=8, out=base / "second")
+    return base
+
+
+def test_who_left_is_promised_the_target_and_the_others_pay_a_part(folder: Path) -> None:
+    plan = certify(folder / "second", __version__).plan
+    (left,) = forgotten(plan)
+    assert left.units == 2
+    assert left.new_model.epsilon <= 0.4
+    assert left.every_model.epsilon == promise(plan.lineage[0], "final-model").epsilon
+    assert promise(plan, "final-model").epsilon <= 0.1
+    written = json.loads((folder / "second" / "certificate.json").read_text())["forgotten"]["units"]
+    assert written[0]["epsilon_new_model_only"] == left.new_model.epsilon
+    model = json.loads((folder / "second" / "certificate.json").read_text())["released"][0]["sha256"]
+    assert json.loads((folder / "second" / "receipt.json").read_text()) == receipt_of(plan, left, model)
+    assert "epsilon" in (folder / "second" / "receipt.html").read_text()
+
+
+def test_it_starts_from_the_model_that_was_released(folder: Path) -> None:
+    before, after = (Bundle.read(folder / name) for name in ("first", "second"))
+    assert after.plan.hidden.start == tuple(before.parameters.tolist())
+    assert not np.array_equal(before.parameters, after.parameters)
+
+
+def test_more_rounds_never_tell_more(folder: Path) -> None:
+    designs = [plan_forgetting(folder / "first", rows=[5], epsilon=0.9, rounds=count) for count in (1, 4)]
+    for one in designs:
+        plan = one.chosen.plan
+        assert forgotten(plan)[0].new_model.epsilon <= promise(plan.lineage[0], "final-model").epsilon
+
+
+def test_a_later_request_keeps_the_earlier_promise(folder: Path) -> None:
+    lines = (folder / "rows.csv").read_text().splitlines()
+    (folder / "leaving.csv").write_text("\n".join([lines[0], lines[30]]) + "\n")
+    second = certify(folder / "second", __version__).plan
+    result = forget(folder / "second", records=folder / "leaving.csv", epsilon=0.6, rounds=4, out=folder / "third")
+    earlier, now = forgotten(result.certificate.plan)
+    assert earlier.new_model.epsilon <= forgotten(second)[0].new_model.epsilon * (1 + 1e-6)
+    assert now.new_model.epsilon <= 0.6
+    kept = json.loads((folder / "third" / "private" / "forgotten.json").read_text())["records"]
+    assert kept == [2, 16, 29]
+
+
+def test_hops_of_a_later_request_add_up_in_both_directions(folder: Path) -> None:
+    """Each hop must hold at a delta that the epsilon of all hops cannot lift above the promised one."""
+    lineage = certify(folder / "third", __version__).plan.lineage
+    promised = forgotten(lineage[-1])[1].new_model
+    each = promised.delta / 2 * math.exp(-promised.epsilon)
+    assert math.fsum(hop(lineage, place, each).epsilon for place in (0, 1)) <= promised.epsilon * (1 + 1e-9)
+
+
+def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
+    wish = {"rows": [9], "epsilon": 0.9, "rounds": 2}
+    forget(folder / "first", out=folder / "stopped", **wish)  # type: ignore[arg-type]
+    model = (folder / "stopped" / "model.npz").read_bytes()
+    charged = (folder / "stopped" / "ledger.jsonl").read_bytes()
+    for name in ("receipt.html", "receipt.json", "certificate.json", "private/forgotten.json"):
+        (folder / "stopped" / name).unlink()
+    forget(folder / "first", out=folder / "stopped", resume=True, **wish)  # type: ignore[arg-type]
+    assert (folder / "stopped" / "model.npz").read_bytes() == model
+    assert (folder / "stopped" / "ledger.jsonl").read_bytes() == charged
+    assert (folder / "stopped" / "receipt.html").exists()
+    with pytest.raises(AlreadyFinished):
+        forget(folder / "first", out=folder / "stopped", resume=True, **wish)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wish", "sentence"),
+    [
+        ({"rows": [3]}, "forgotten already"),
+        ({"rows": [401]}, "rows that the run was trained on"),
+        ({"client": "A"}, "protected clients"),
+        ({}, "told who leaves"),
+        ({"rows": [5], "epsilon": 1e-9}, "further rounds bring whoever leaves down to"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_charge_nothing(folder: Path, wish: dict[str, object], sentence: str) -> None:
+    with pytest.raises(FedveilError, match=sentence):
+        forget(folder / "second", out=folder / "never", **wish)  # type: ignore[arg-type]
+    assert not (folder / "never").exists()
+
+
+def test_what_does_not_contract_by_proof_is_refused(tmp_path: Path) -> None:
+    run_study(study_in(tmp_path, "dpsgd", ""), tmp_path / "first")
+    with pytest.raises(CannotCertify, match="Train again without it"):
+        forget(tmp_path / "first", rows=[1], out=tmp_path / "second")
