@@ -80,13 +80,8 @@ step_size = 0.05
 """
 
 
-@pytest.mark.parametrize(
-    ("clients", "points", "first"),
-    [(1, ["round 3", "os.rename checkpoint"], 4), (3, ["round 3"], 2)],  # of 3 clients the last whole window is kept
-)
-def test_dpsgd_that_was_killed_goes_on_from_what_it_kept(
-    tmp_path: Path, clients: int, points: list[str], first: int
-) -> None:
+@pytest.mark.parametrize(("clients", "points"), [(1, ["round 3", "os.rename checkpoint"]), (3, ["round 3"])])
+def test_dpsgd_that_was_killed_goes_on_from_what_it_kept(tmp_path: Path, clients: int, points: list[str]) -> None:
     """It is killed after a round, and while it replaces a checkpoint; no round that was kept is computed again."""
     study, out, more = kills.write_study(tmp_path), tmp_path / "out", list[str]()
     study.write_text(kills.STUDY.partition("[schedule]")[0] + DPSGD.format(clients=clients), encoding="utf-8")
@@ -99,8 +94,7 @@ def test_dpsgd_that_was_killed_goes_on_from_what_it_kept(
     run_study(study, out, resume=True, watch=lambda now: told["again"].append(now.round))
     kills.check_end(out)
     run_study(study, tmp_path / "whole", watch=lambda now: told["whole"].append(now.round))
-    assert (told["again"][0], told["again"]) == (first, told["whole"][-len(told["again"]) :])
-    assert len(told["again"]) < len(told["whole"])
+    assert told == {"again": [4, 5, 6], "whole": [1, 2, 3, 4, 5, 6]}
     assert (out / "model.npz").read_bytes() == (tmp_path / "whole" / "model.npz").read_bytes()
 
 
