@@ -69,7 +69,7 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he,flower,onnx,sql,studio,docs]'
+	$(PIP) --editable '.[dev,torch,he,flower,onnx,sql,studio,mlflow,docs]'
 	touch $@
 
 clean:
