@@ -22,7 +22,7 @@ from fedveil.audit.finding import Finding
 from fedveil.report.page import write_report
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from chromium_pipe import CHROMIUM, Page, browser  # noqa: E402
+from chromium_pipe import CHROMIUM, Page, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH (Debian: package chromium)")
 
@@ -149,9 +149,7 @@ def test_paper_shows_what_is_folded_away(page: Page) -> None:
 
 def test_pictures_are_drawn_sharp_and_as_wide_as_they_may_be(page: Page) -> None:
     page.size(360)
-    sizes = page.run(
-        "[...document.querySelectorAll('img.greys')].map(e => [e.naturalWidth, e.naturalHeight, e.width])"
-    )
+    sizes = page.run("[...document.querySelectorAll('img.greys')].map(e => [e.naturalWidth, e.naturalHeight, e.width])")
     assert len(sizes) == 8
     assert all(size[:2] == [5, 2] and size[2] > 250 for size in sizes)
     assert page.run("getComputedStyle(document.querySelector('img.greys')).imageRendering") == "pixelated"

@@ -8,7 +8,6 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fedveil.core.errors import BadValue, FedveilError
@@ -17,7 +16,7 @@ from fedveil.core.strict_json import read_object
 _LONGEST = 500  # characters of a parameter; longer ones are in the artifact plan.toml
 
 
-def load_mlflow() -> ModuleType:
+def load_mlflow() -> Any:
     """Return the package, or say how to install it; called before a run, so that nothing is charged in vain."""
     for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):  # no word about a private run leaves unasked
         os.environ.setdefault(name, "true")
@@ -31,7 +30,7 @@ def load_mlflow() -> ModuleType:
 def log_to_mlflow(folder: Path, experiment: str, tracking: str | None = None) -> str:
     """Log the run in ``folder``, and return the identifier that MLflow gave it.
 
-    ``tracking``: the address of the tracking server or database; otherwise MLFLOW_TRACKING_URI, as everywhere in MLflow.
+    ``tracking``: the address of the tracking server or database; without it, MLFLOW_TRACKING_URI as usual.
     """
     mlflow = load_mlflow()
     texts = {name: (folder / name).read_text("utf-8") for name in ("plan.toml", "certificate.json", "metrics.json")}
