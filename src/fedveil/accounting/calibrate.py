@@ -287,9 +287,9 @@ def least_factor(
 
 # Mechanisms chosen one after another, each by what earlier ones released, inside a budget that was fixed beforehand.
 #
-# Two cases in which the budget alone is what the whole run costs, whatever is chosen (docs/theory/fixed-budget.md): plain
-# Gaussian releases, whose inverse squared noise multipliers add up to the budget at most, and releases that are all
-# alike, which are counted.
+# Two cases in which the budget alone is what the whole run costs, whatever is chosen (docs/theory/fixed-budget.md):
+# plain Gaussian releases, whose inverse squared noise multipliers add up to the budget at most, and releases that are
+# all alike, which are counted.
 
 _UP = 1 + 2.0**-40
 

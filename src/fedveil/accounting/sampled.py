@@ -32,8 +32,8 @@ from fedveil.theory.sampled_poisson import LARGEST_PART, part_law
 
 # How many records may join a round of a run whose records draw their own rounds, and how rarely more do.
 #
-# A step is a sum over whoever joined, divided by the planned batch, so it is as steep as so many records make it. Rounds
-# are charged as if ``most`` records joined; the chance that some round has more is added to delta. Theory page:
+# A step is a sum over whoever joined, divided by the planned batch, so it is as steep as so many records make it.
+# Rounds are charged as if ``most`` records joined; the chance that some round has more is added to delta. Theory page:
 # sampled-shift.md.
 
 _SHARE = 1e-3  # of the delta asked for, that crowded rounds may take

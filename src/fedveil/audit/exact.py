@@ -226,8 +226,8 @@ def _outer(z: Vector, m: Vector, edge: float) -> float:
 #
 # Between two rounds the density is $f(w) = \int \varphi_\sigma(w - z)\,d\nu(z)$, and the chance of any later event is
 # $g(w) = \int \varphi_{\sigma'}(y - \psi(w))\,\bar g(y)\,dy$ with $0 \le \bar g \le 1$. Where $\psi$ is linear both are
-# entire functions, bounded on the Bernstein ellipse of a panel; so the error of the integral of $fg$ is known in advance,
-# for every event at once. Theory page: exact-laws.md, section 2.
+# entire functions, bounded on the Bernstein ellipse of a panel; so the error of the integral of $fg$ is known in
+# advance, for every event at once. Theory page: exact-laws.md, section 2.
 
 NODES = 28  # nodes of a panel
 MOST_POINTS = 4000  # most points of a state; a round costs their square

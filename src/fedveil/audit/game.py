@@ -27,9 +27,9 @@ from fedveil.theory.concentrated import gaussian_epsilon
 #
 # For every event and every claimed pair, $P(A) \le e^\varepsilon Q(A) + \delta$, and the same exchanged. A weighted sum
 # of such differences over one run on each data set, $Z$, has mean at most 0, for all laws that satisfy the claim. So
-# $\prod_i (1 + \lambda Z_i)$ is a supermartingale of mean at most 1, and by Ville's inequality it ever exceeds $1/\alpha$
-# with chance at most $\alpha$. No law is fitted, because the last model of a hidden run is not normal. Theory page:
-# distinguishing-game.md.
+# $\prod_i (1 + \lambda Z_i)$ is a supermartingale of mean at most 1, and by Ville's inequality it ever exceeds
+# $1/\alpha$ with chance at most $\alpha$. No law is fitted, because the last model of a hidden run is not normal.
+# Theory page: distinguishing-game.md.
 
 Mask = NDArray[np.bool_]
 _THRESHOLDS = 40

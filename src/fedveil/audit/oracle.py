@@ -18,9 +18,10 @@ from fedveil.theory.numerics import check_delta
 
 # Adversarial data sets on a line for a hidden run: records as clamped gradients, within the run's own constants.
 #
-# A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or clamp.
-# To it is added a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the middle of the
-# domain; so the step has the constants that the mechanism names (losses.md). No code of the accountants is used.
+# A record's data gradient is $\mathrm{clip}(offset + curvature\,(w - centre), -L, L)$: linear, quadratic, Huber or
+# clamp. To it is added a public penalty of curvature ``strong_convexity``, the same for everybody, centred in the
+# middle of the domain; so the step has the constants that the mechanism names (losses.md). No code of the accountants
+# is used.
 
 MOST_ROUNDS = 2000  # most rounds that are followed
 MOST_CHAINS = 4000  # most rounds of all chains of a mixture together

@@ -28,10 +28,10 @@ from fedveil.privacy.mechanism import Gaussian, Mechanism, Repeat, SampledGaussi
 
 # Whether a sampler draws what is accounted for: exact tests on who joined which round, and on who stayed silent.
 #
-# An accountant that counts on secret draws counts on their law: uniform, independent between units, fresh in every pass,
-# and with a message in every round. A shuffled loader gives each record a uniform place too, but makes the sizes of its
-# batches even, and so ties the records to each other. Every test here is a binomial one whose law is known exactly, so
-# that the chance of a false alarm is at most ``alarm`` in all. Theory page: distinguishing-game.md.
+# An accountant that counts on secret draws counts on their law: uniform, independent between units, fresh in every
+# pass, and with a message in every round. A shuffled loader gives each record a uniform place too, but makes the sizes
+# of its batches even, and so ties the records to each other. Every test here is a binomial one whose law is known
+# exactly, so that the chance of a false alarm is at most ``alarm`` in all. Theory page: distinguishing-game.md.
 
 Joined = NDArray[np.bool_]
 Order = Literal["poisson", "independent"]

@@ -329,8 +329,8 @@ def maker_of(sites: Iterable[str]) -> str:
 # What site and aggregator each compute for a masked round, from the plan and the roster, without believing each other.
 #
 # A site adds up its own clients and masks the total: it knows all of them anyway, and counts as all of them where it is
-# missing or colludes. Without identities of the sites the masks protect against a server that follows the protocol but is
-# curious, not against one that poses as sites (docs/secure.md).
+# missing or colludes. Without identities of the sites the masks protect against a server that follows the protocol but
+# is curious, not against one that poses as sites (docs/secure.md).
 
 MASK, AGREE, REVEAL = "mask", "agree", "reveal"
 MASK_KEY = "masks.key"  # in a site's private folder during the run: the secret from which all its masks follow

@@ -110,9 +110,9 @@ def _check(size: int) -> None:
 
 # Random rotation: the randomised Hadamard transform, which spreads a vector evenly over its coordinates.
 #
-# It is an orthogonal map: norms and distances stay, so clipping before it is the same as clipping after it. A length that
-# is not a power of two takes two transforms, of the first and of the last coordinates, without padding. Theory page:
-# coding.md.
+# It is an orthogonal map: norms and distances stay, so clipping before it is the same as clipping after it. A length
+# that is not a power of two takes two transforms, of the first and of the last coordinates, without padding. Theory
+# page: coding.md.
 
 
 def rotated(values: Vector, seed: bytes) -> Vector:
@@ -175,8 +175,9 @@ def _checked(values: Vector) -> Vector:
 
 # Rounding to few levels, and rounding before the noise that keeps the norm within a proved limit.
 #
-# After the noise, any rounding is post-processing. Before it, rounding may enlarge a vector and so its sensitivity; there
-# the limit is part of the promise and is enforced on the rounded vector in exact integers. Theory page: coding.md.
+# After the noise, any rounding is post-processing. Before it, rounding may enlarge a vector and so its sensitivity;
+# there the limit is part of the promise and is enforced on the rounded vector in exact integers. Theory page:
+# coding.md.
 
 Words = NDArray[np.uint64]
 

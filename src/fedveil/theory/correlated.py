@@ -138,8 +138,9 @@ def _upwards(rounds: int) -> float:
 
 # Matrices for correlated noise that leave the models least error at one privacy: banded ones, and ones with buffers.
 #
-# What is least is error times sensitivity (their squares), which does not change when the matrix is scaled. Nothing here
-# has to be trusted: whatever matrix is found, its sensitivity is worked out afterwards. Theory page: correlated-noise.md.
+# What is least is error times sensitivity (their squares), which does not change when the matrix is scaled. Nothing
+# here has to be trusted: whatever matrix is found, its sensitivity is worked out afterwards. Theory page:
+# correlated-noise.md.
 
 _SLOWEST: Final = 7.0  # a buffer keeps at most 1 - 10**-7 of itself
 _WORST: Final = 1e100

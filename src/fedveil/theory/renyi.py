@@ -380,8 +380,8 @@ def iteration_delta(epsilon: float, kappa: float) -> float:
 
 # What an (alpha, zeta)-RDP guarantee means for a test: the greatest power at a level.
 #
-# A test turns the two outputs into coins. By data processing, the Renyi divergences of the coins, in both directions, are
-# at most zeta; and any pair of coins within that is itself a mechanism with the guarantee, so the answer cannot be
+# A test turns the two outputs into coins. By data processing, the Renyi divergences of the coins, in both directions,
+# are at most zeta; and any pair of coins within that is itself a mechanism with the guarantee, so the answer cannot be
 # improved. Theory page: renyi-conversion.md.
 
 

@@ -180,9 +180,9 @@ def spared(slots: Vector, of: Vector, held: Vector) -> Vector:
 # Position coupling against an observer who enters one round of each pass and sees the state before it.
 #
 # Given the observer's round t, nobody knows the victim's, and views with the victim in different rounds are themselves
-# similar: between two looks they are distinguished by an optimal shift, and looks compose. Rounds t are taken in groups.
-# Places before t are counted backwards from it, the others as they are; then the tables of a group hardly differ, and the
-# largest of each entry serves all. Theory page: observers.md.
+# similar: between two looks they are distinguished by an optimal shift, and looks compose. Rounds t are taken in
+# groups. Places before t are counted backwards from it, the others as they are; then the tables of a group hardly
+# differ, and the largest of each entry serves all. Theory page: observers.md.
 
 _SINGLE = 10  # places next to a look that are not merged
 _WIDER = 1.35  # growth factor of groups of rounds and of places away from the ends

@@ -39,8 +39,8 @@ def _text(file: str, values: dict[str, object]) -> str:
 # The systemd units of a deployment: one unit and one user for each process, and the users themselves.
 #
 # At the aggregator, three users separate what an attacker might reach one after another: ``fedveil-link`` runs Flower's
-# link, ``fedveil-relay`` the relay beside it, and only ``fedveil``, who runs studies, can read the aggregator's keys and
-# books. The relay shares its socket with ``fedveil`` and a secret for tasks with the link; nothing else is shared.
+# link, ``fedveil-relay`` the relay beside it, and only ``fedveil``, who runs studies, can read the aggregator's keys
+# and books. The relay shares its socket with ``fedveil`` and a secret for tasks with the link; nothing else is shared.
 
 ETC: Final = Path("/etc/fedveil")
 RELAY_SOCKET: Final = Path("/run/fedveil-relay/relay.sock")
@@ -142,8 +142,8 @@ def node_unit(host: str, port: int, guard: str = "fedveil-site") -> str:
 
 # The proxy in front of the link: an nginx that passes on what nodes need of Flower's fleet interface, nothing else.
 #
-# Flower's link answers everything on one port, including the commands that start runs and register nodes, and asks for no
-# password there. So the link listens on its own machine only, and outsiders reach nothing but the paths below.
+# Flower's link answers everything on one port, including the commands that start runs and register nodes, and asks for
+# no password there. So the link listens on its own machine only, and outsiders reach nothing but the paths below.
 
 FLEET: Final = (
     "fedveil-post",

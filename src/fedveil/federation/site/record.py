@@ -39,8 +39,8 @@ from fedveil.wire.envelope import Opened, Refused
 
 # The last answer that took a site work, kept for the same question asked again.
 #
-# An aggregator asks a silent site again, because the question may be lost. If it was only waiting its turn, the same work
-# would be done twice, and the next round would wait for it.
+# An aggregator asks a silent site again, because the question may be lost. If it was only waiting its turn, the same
+# work would be done twice, and the next round would wait for it.
 
 
 @final

@@ -24,8 +24,8 @@ from fedveil.stages.sums import FILE, STEPS
 
 # Spreads from noisy counts: how far numbers lie from their mean, on a grid of halvings.
 #
-# Counts tell a spread of any size to a part of itself. A mean of squares would tell it to a part of the whole range, and
-# so miss columns that vary little beside their offset, such as years.
+# Counts tell a spread of any size to a part of itself. A mean of squares would tell it to a part of the whole range,
+# and so miss columns that vary little beside their offset, such as years.
 
 LEVELS: Final = 14  # distances from 2 down to 2**-12, and below
 _SURE: Final = 3.0  # deviations of the noise that a level must have to count
@@ -77,9 +77,9 @@ def narrowed(given: Range, mean: float, spread: float) -> tuple[Range, float, fl
 
 # Where the curves of an additive model may turn: knots from noisy counts, and how many there are to be.
 #
-# A column is counted on equal cells of its range. Its knots are the quantiles of half the noisy distribution and half the
-# uniform one over the range: quantiles alone leave a thin tail without a knot, and equal distances leave the bulk with
-# few. Page: docs/preparation.md.
+# A column is counted on equal cells of its range. Its knots are the quantiles of half the noisy distribution and half
+# the uniform one over the range: quantiles alone leave a thin tail without a knot, and equal distances leave the bulk
+# with few. Page: docs/preparation.md.
 
 CELLS: Final = 64
 _UNIFORM: Final = 0.5  # of the distribution whose quantiles are the knots

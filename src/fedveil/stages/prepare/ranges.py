@@ -18,8 +18,8 @@ from fedveil.core.values import Indices, Vector
 
 # The public grid on which numbers are counted: zero, and powers of two of either sign.
 #
-# Bins are in the order of the numbers they hold: negative ones from the largest magnitude down, zero, positive ones from
-# the smallest magnitude up, and last the missing values. The grid is the same for every column of every study.
+# Bins are in the order of the numbers they hold: negative ones from the largest magnitude down, zero, positive ones
+# from the smallest magnitude up, and last the missing values. The grid is the same for every column of every study.
 
 LEAST: Final = -30  # magnitudes below 2**LEAST count as zero
 MOST: Final = 50  # those from 2**MOST on count in the last bin

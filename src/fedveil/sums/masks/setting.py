@@ -1,4 +1,29 @@
-"""Everything public about one round of masked sums, fixed before it begins and the same for everybody."""
+"""Everything public about one round of masked sums, fixed before it begins and the same for everybody.
+
+What a party of a masked sum refuses; the message says in one sentence who caused it and why.
+
+::
+
+    FedveilError
+    └── Refused                 anything below; the round goes on without the party that caused it, or ends
+        ├── BadMessage          wrong type, kind or size, or impossible content
+        ├── OtherRun            it belongs to another run
+        ├── OtherRound          it belongs to another round
+        ├── OtherParty          it is from or for another party
+        ├── OutOfTurn           it is not expected at this stage, or this party has left the round
+        ├── Duplicate           this client has already answered at this stage
+        ├── RoundReused         this client has already been in this round, or in a later one
+        ├── BadKey              a public key that is malformed, of low order, or used by two clients
+        ├── BadSignature        an identity key did not sign this
+        ├── BadEnvelope         a sealed share was changed in transit, or made wrong; names who sealed it
+        ├── BadShare            a share does not fit its commitment; names who gave it
+        ├── BadList             a list of participants that cannot follow from the earlier lists
+        ├── ListsDiffer         others were told another list of participants
+        ├── AliveAndGone        a client is said to be both in the sum and lost
+        ├── ShareSpent          the shares of this round have already been given
+        ├── TooFew              fewer participants than the plan promises, or than the threshold
+        └── OutOfBounds         an input of the wrong type, length, range or norm
+"""
 
 import hashlib
 import struct
@@ -99,31 +124,6 @@ class Setting:
     def identity(self, client: int) -> bytes | None:
         """Return the public key that signs for this client, or None if the deployment has no such keys."""
         return self.identities[self.clients.index(client)] if self.identities else None
-
-
-# What a party of a masked sum refuses; the message says in one sentence who caused it and why.
-#
-# ::
-#
-#     FedveilError
-#     └── Refused                 anything below; the round goes on without the party that caused it, or ends
-#         ├── BadMessage          wrong type, kind or size, or impossible content
-#         ├── OtherRun            it belongs to another run
-#         ├── OtherRound          it belongs to another round
-#         ├── OtherParty          it is from or for another party
-#         ├── OutOfTurn           it is not expected at this stage, or this party has left the round
-#         ├── Duplicate           this client has already answered at this stage
-#         ├── RoundReused         this client has already been in this round, or in a later one
-#         ├── BadKey              a public key that is malformed, of low order, or used by two clients
-#         ├── BadSignature        an identity key did not sign this
-#         ├── BadEnvelope         a sealed share was changed in transit, or made wrong; names who sealed it
-#         ├── BadShare            a share does not fit its commitment; names who gave it
-#         ├── BadList             a list of participants that cannot follow from the earlier lists
-#         ├── ListsDiffer         others were told another list of participants
-#         ├── AliveAndGone        a client is said to be both in the sum and lost
-#         ├── ShareSpent          the shares of this round have already been given
-#         ├── TooFew              fewer participants than the plan promises, or than the threshold
-#         └── OutOfBounds         an input of the wrong type, length, range or norm
 
 
 class Refused(FedveilError):
