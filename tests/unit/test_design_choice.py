@@ -51,7 +51,7 @@ def test_without_a_wish_units_draw_their_rounds_and_the_plan_says_why() -> None:
     assert full.risk is not None
     assert draft.risk <= 1.1 * full.risk
     sentence = draft.reason[draft.reason.index("Order:") :]
-    assert all(name in sentence for name in ("independent draws", "full batches", "a fixed partition", "poisson draws"))
+    assert all(name in sentence for name in ("random allocation", "full batches", "a secret partition", "Poisson sampling"))
 
 
 @pytest.mark.parametrize("order", ["secret", "public", "poisson", "independent"])
