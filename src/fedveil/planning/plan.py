@@ -178,8 +178,13 @@ class Plan(Training):
         before, run = self.lineage[-2], self.run
         why = why_not_forgotten(before)
         require(not why, "forget.before", "be a plan whose rounds contract by proof", before.method.kind, why)
-        same = all(getattr(before, name) == getattr(self, name) for name in ("model", "data", "trust", "target"))
-        require(same, "forget.before", "have the same model, data, trust and target", before.name)
+        same = all(getattr(before, name) == getattr(self, name) for name in ("model", "trust", "target"))
+        require(same, "forget.before", "have the same model, trust and target", before.name)
+        ours, theirs = self.data, before.data
+        same = (ours.features, ours.classes, ours.bound) == (theirs.features, theirs.classes, theirs.bound)
+        fewer = ours.records <= theirs.records and ours.clients <= theirs.clients
+        fewer = ours == theirs or (fewer and bool(self.forgetting.away))
+        require(same and fewer, "forget.before", "have the same data, or also those of sites that left", before.name)
         alike = ("lipschitz", "smoothness", "strong_convexity", "convex", "diameter", "noise", "neighbours")
         same = all(getattr(before.run, name) == getattr(run, name) for name in alike)
         require(same, "forget.before", "have the same constants", before.name)
