@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.files import public_folder
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.consortium import consortium
