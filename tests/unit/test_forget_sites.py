@@ -12,7 +12,7 @@ from fedveil.certificate.certify import certify
 from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.data.records import Records
 from fedveil.engine.system import Progress, System
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.deploy.files import Deployment
 from fedveil.jobs.forget import Aim, ForgetResult
 from fedveil.jobs.remote import federated

@@ -11,9 +11,8 @@ from typing import final
 from fedveil.core.errors import CannotCertify, require
 from fedveil.core.files import public_folder
 from fedveil.engine.system import System
-from fedveil.federation.aggregator.consortium import consortium
+from fedveil.federation.aggregator.consortium import Held, consortium, kept_rule
 from fedveil.federation.aggregator.conversation import check_folder
-from fedveil.federation.aggregator.held import Held, kept_rule
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, finish_request, study_of
