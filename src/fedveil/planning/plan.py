@@ -12,12 +12,13 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.observers import Participation
 from fedveil.core.errors import BadValue, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.tables import known, read_tables, table, write_tables
-from fedveil.core.values import whole
+from fedveil.core.values import Vector, whole
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.data.rows import check_name
@@ -343,6 +344,17 @@ class Plan(Training):
     def text(self) -> str:
         """Return the plan as TOML text; reading it back gives an equal plan."""
         return write_plan(self)
+
+
+def starting_from(plan: Plan, model: Vector) -> Plan:
+    """Return the plan of hidden training that starts from public parameters, on a grid that holds them too.
+
+    No guarantee depends on where a run starts, as long as nobody's record decides it.
+    """
+    method = replace(plan.hidden, start=tuple(float(value) for value in model))
+    noise = method.noise()
+    grid = choose_grid(method.radius(plan.setup), float(noise.min()), float(noise.max()))
+    return replace(plan, method=method, grid=grid)
 
 
 def why_not_forgotten(plan: Plan) -> str:
