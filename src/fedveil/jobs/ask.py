@@ -147,11 +147,13 @@ def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
     for multiple in _MULTIPLES:
         epsilon = target.epsilon * multiple
         if 1e-4 <= epsilon <= 40:
-            scales[epsilon] = total_mu(target) / total_mu(replace(target, epsilon=epsilon))
+            pure = plan.sums.law == "laplace"
+            wider = replace(target, epsilon=epsilon)
+            scales[epsilon] = target.epsilon / epsilon if pure else total_mu(target) / total_mu(wider)
     widths: dict[str, dict[float, float]] = {}
     found = []
     for epsilon, scale in scales.items():
-        for question, one in layout.expected(lambda name, scale=scale: plan.sums[name].noise * scale, plan.units):  # type: ignore[misc]
+        for question, one in layout.expected(plan.sums, plan.units, scale):
             widths.setdefault(question.name, {})[epsilon] = one.half_width
             if epsilon == target.epsilon:
                 found.append((question.name, one))

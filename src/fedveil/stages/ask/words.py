@@ -34,6 +34,7 @@ class Words(Question):
 
     kind: ClassVar[str] = "words"
     grouped: ClassVar[bool] = False
+    laplace: ClassVar[bool] = False
     column: str
 
     @property
