@@ -241,7 +241,9 @@ class Ask:
         return layout_of(settings, columns, shape.clients).sought()
 
     def accept(self, plan: MeasuredPlan, columns: Outline) -> None:
-        """Refuse a question whose answer would be all noise."""
+        """Refuse a question whose answer would be all noise, and rows that are left out of the public number of all."""
+        way = "A missing value is a cell of its own; leave records out by where = [\"... is not missing\"]."
+        require(not plan.blank_rows, "data.fill", "not be drop-row for questions", "drop-row", way)
         layout = layout_of(plan.stated, columns, plan.data.clients)
         for question, one in layout.expected(plan.sums, plan.units):
             if one.half_width < one.of:

@@ -121,9 +121,13 @@ def measured_plan(
         )
 
     found = spend_budget(plan, target, "these sums")
-    accept: Callable[[MeasuredPlan, Outline], None] = getattr(code, "accept", lambda plan, columns: None)
     accept(found, columns)
     return found
+
+
+def accept(plan: MeasuredPlan, columns: Outline) -> None:
+    """Refuse a plan that its stage does not accept."""
+    getattr(stage_named(plan.stage), "accept", lambda plan, columns: None)(plan, columns)
 
 
 def sums_for(
