@@ -87,13 +87,14 @@ class Lettered:
     size: int
 
     def total(self, rows: Indices, scale: int) -> Whole:
-        """Return the sum over these rows, in grid steps; a row's numbers have norm 1 together."""
+        """Return the sum over these rows, in grid steps; the numbers of each row have norm 1 together."""
         codes = self.codes[rows]
         counts = np.bincount(codes[codes >= 0], minlength=len(self.places)).astype(np.int64)
         listed = self.places >= 0
+        steps = np.floor(scale / np.sqrt(np.maximum(listed.sum(axis=1), 1))).astype(np.int64)
         found = np.zeros(self.size, dtype=np.int64)
-        np.add.at(found, self.places[listed], np.broadcast_to(counts[:, None], self.places.shape)[listed])
-        return found * math.floor(scale / math.sqrt(self.places.shape[1]))
+        np.add.at(found, self.places[listed], np.broadcast_to((counts * steps)[:, None], self.places.shape)[listed])
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ from fedveil.stages.ask.counts import Count, Crosstab, Histogram
 from fedveil.stages.ask.numbers import Mean, Quantiles, Total
 from fedveil.stages.ask.question import SURE, Answer, Expected, Question, Row, State
 from fedveil.stages.ask.regression import Correlation, Regression
-from fedveil.stages.ask.rows import Span, View
+from fedveil.stages.ask.rows import View
 from fedveil.stages.ask.survival import Survival
 from fedveil.stages.ask.words import Words
 from fedveil.stages.measured.plan import MeasuredPlan, Settings
@@ -32,7 +32,7 @@ from fedveil.stages.measured.stage import Sought, sums_for
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.contributions import range_counts
-from fedveil.stages.prepare.ranges import BINS, covering_range
+from fedveil.stages.prepare.ranges import BINS, EDGES, covering_range, range_of
 from fedveil.stages.sums import STEPS, Measurement, NoisySums, Sums, root_up
 from fedveil.stages.synthesise.table import Table
 from fedveil.theory.grid import NoiseLaw
@@ -221,6 +221,12 @@ class Ask:
     def settle(self, settings: Settings, columns: Outline, shape: DataShape, target: Target, trust: Trust) -> Settings:
         """Return the settings with Laplace noise, where that can be had and makes errors smaller on the whole."""
         normal = layout_of(settings, columns, shape.clients)
+        if not settings.get("questions"):  # of the standard questions, those that are not all noise
+            sums = sums_for(normal.sought(), shape, target, trust)
+            worth = [one for one, seen in normal.expected(sums, shape.records) if seen.half_width < seen.of]
+            require(worth, "The budget", "suffice for one of the standard questions", target.epsilon, "Raise epsilon.")
+            settings = {**settings, **settings_of(worth)}
+            normal = layout_of(settings, columns, shape.clients)
         alone = shape.clients == 1 and trust == CENTRAL and all(one.laplace for one in normal.questions)
         if not alone or _LAW in settings:
             return settings
@@ -240,7 +246,7 @@ class Ask:
 
     def accept(self, plan: MeasuredPlan, columns: Outline) -> None:
         """Refuse a question whose answer would be all noise, and rows that are left out of the public number of all."""
-        way = "A missing value is a cell of its own; leave records out by where = [\"... is not missing\"]."
+        way = 'A missing value is a cell of its own; leave records out by where = ["... is not missing"].'
         require(not plan.blank_rows, "data.fill", "not be drop-row for questions", "drop-row", way)
         layout = layout_of(plan.stated, columns, plan.data.clients)
         for question, one in layout.expected(plan.sums, plan.units):
@@ -254,22 +260,36 @@ class Ask:
         """Return the answers as JSON."""
         columns = rows.all_columns
         layout = layout_of(settings, columns, rows.clients)
-        view = View(rows, _ranges(layout, sums, rows, units, by), rows.clients)
+        known_ranges = _ranges(layout, sums, rows, units, by)
+        view = View(rows, {name: (one["low"], one["high"]) for name, one in known_ranges.items()}, rows.clients)
         answers = _answered(layout, sums, view, units, by)
         listed = [_published(one, answers[one.name]) for one in layout.questions]
-        text = json.dumps({"records": units, "level": 0.95, "answers": listed}, indent=1, allow_nan=False)
+        found = {"records": units, "level": 0.95, "ranges": known_ranges, "answers": listed}
+        text = json.dumps(found, indent=1, allow_nan=False)
         return (text + "\n").encode()
 
 
-def _ranges(layout: Layout, sums: NoisySums, rows: Table, units: int, by: Measures) -> dict[str, Span]:
-    """Return the range of every scaled column: stated by a question, by the data, or learned."""
-    found = {name: (float(span[0]), float(span[1])) for name, span in layout.columns.scale.items()}
+def _ranges(layout: Layout, sums: NoisySums, rows: Table, units: int, by: Measures) -> dict[str, dict[str, float]]:
+    """Return the range of every scaled column, stated by the data or learned, and the scale that would suit a model.
+
+    ``bend``: of a learned range, as in a profile; ``share``: of the records that lie in it, as far as noise lets see.
+    """
+    columns = layout.columns
+    found: dict[str, dict[str, float]] = {
+        name: {"low": float(low), "high": float(high), "bend": columns.bend.get(name, 0.0), "share": 1.0}
+        for name, (low, high) in columns.scale.items()
+    }
     if layout.open:
         planned = sums["magnitudes"]
         places = [rows.outline.numbers.index(name) for name in layout.open]
         counts = by.noisy_sum(planned, range_counts(rows.columns, places), planned.size)
         for name, own in zip(layout.open, np.split(counts, len(places)), strict=True):
-            found[name] = covering_range(own, units, planned.noise * planned.bound).ends
+            deviation = planned.noise * planned.bound
+            low, high = covering_range(own, units, deviation).ends
+            bend = range_of(own, units, deviation).unit
+            first, last = np.searchsorted(EDGES, [low, high])
+            share = float(np.clip(own[first:last].sum() / units, 0.0, 1.0))
+            found[name] = {"low": low, "high": high, "bend": bend, "share": round(share, 4)}
     return found
 
 
