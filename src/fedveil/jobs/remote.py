@@ -29,7 +29,7 @@ from fedveil.federation.flower.network import Link, submit, write_app, write_con
 from fedveil.federation.site.data import same_clients
 from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, signing_key
 from fedveil.planning.study import Study, read_study_without_data
-from fedveil.signing.keys import SigningKey
+from fedveil.signing import SigningKey
 from fedveil.stages.prepare.loading import Unprepared
 
 Watch = Callable[[Progress], None] | None
