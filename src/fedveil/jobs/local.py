@@ -38,6 +38,7 @@ from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.bundle import Bundle
 from fedveil.release.model import ReleasedModel
 from fedveil.release.personal import FILE as PERSONAL
+from fedveil.release.tracking import log_to_mlflow
 from fedveil.signing import FILE as SIGNATURE
 from fedveil.signing import Signature, SigningKey, check_signature, read_key, signature_in
 from fedveil.stages.prepare.learned import LearnedRule
@@ -124,6 +125,10 @@ class Result:
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
         return ReleasedModel(Bundle.read(self.folder), self.allowed)
+
+    def log_to_mlflow(self, experiment: str, tracking: str | None = None) -> str:
+        """Log what the run released to an experiment of MLflow, and return the identifier of the MLflow run."""
+        return log_to_mlflow(self.folder, experiment, tracking)
 
     def _repr_html_(self) -> str:
         """Return certificate, quality and model for a notebook."""
