@@ -307,16 +307,16 @@ class TestDrafted:
     def test_each_plan_holds_the_preparation_it_is_charged_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from fedveil.jobs import compare
+        from fedveil.jobs import compare as comparing
 
         carried: list[Plan] = []
-        usual = compare.learned_from
+        usual = comparing.learned_from
 
         def watched(plan: Plan, *given: object) -> object:
             carried.append(plan)
             return usual(plan, *given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(compare, "learned_from", watched)
+        monkeypatch.setattr(comparing, "learned_from", watched)
         found = compare(self.drafted(tmp_path), algorithms=["hidden"], runs=2)
         assert len(carried) == 2
         assert all(plan.preparation for plan in carried)
