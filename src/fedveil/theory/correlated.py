@@ -40,6 +40,8 @@ def inverse_of(coefficients: Vector) -> Vector:
     >>> inverse_of(np.array([1.0, 0.5, 0.25]))
     array([ 1. , -0.5,  0. ])
     """
+    if coefficients.size == 1:  # one round, as of every default: the filter's library takes half a second to load
+        return 1.0 / coefficients
     impulse = np.zeros(coefficients.size)
     impulse[0] = 1.0
     with np.errstate(all="ignore"):  # an inverse that grows without bound is refused by whoever uses it

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fedveil.core.errors import BadValue
+from fedveil.core.recent import Recent
 from fedveil.engine.ending import destroy_secrets
 from fedveil.engine.files import clear_parts
 from fedveil.federation.agreements.encrypted import KEY_FILE
@@ -37,7 +38,7 @@ def forget_computed() -> None:
     Accounting for a plan takes hundreds of megabytes once; the guard then waits for messages for days.
     """
     for one in gc.get_objects():
-        if type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("fedveil."):
+        if type(one) in (functools._lru_cache_wrapper, Recent) and str(one.__module__).startswith("fedveil."):
             one.cache_clear()
     gc.collect()
     with suppress(OSError, AttributeError):  # only the GNU C library has it

@@ -13,6 +13,7 @@ from fedveil.core.checks import require
 from fedveil.core.values import Indices
 from fedveil.data.cells import Texts
 from fedveil.data.fingerprint import RawRows
+from fedveil.data.lazy_rows import LazyRows, kept
 from fedveil.data.load import (
     Generators,
     HeldRows,
@@ -266,6 +267,10 @@ def _rows(records: Records) -> Indices:
 
 
 def _records(records: Records, columns: Columns, learned: LearnedRule) -> Records:
-    rows = learned.rows(columns.rows(np.maximum(_rows(records), 0)))
-    rows[records.blank] = 0.0
-    return replace(records, features=rows, bound=learned.outline.total)
+    outline = learned.outline
+
+    def identity(key: bytes) -> bytes:
+        return f"{columns.fingerprint(key)} {learned.text()}".encode()
+
+    rows = LazyRows(learned.maker(columns), identity, _rows(records), outline.width, outline.total)
+    return replace(records, features=kept(rows), bound=outline.total)
