@@ -120,12 +120,13 @@ def test_all_columns_at_once_make_the_bits_of_each_block() -> None:
 def test_rows_that_are_made_when_read_train_the_same_model(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = tables(shape="additive", knots=3)
+    study = tables(shape="additive", knots_at={"age": [18, 40, 60, 90], "pay": [0, 10, 100]})
     study["data"] |= {"held_out": {"fraction": 0.2}, "fill": {"pay": "drop-row"}}
+    study["data"]["categories"] = {"ward": ["A", "B", "C"]}
     study["clients"] = {"kind": "equal", "count": 4}
-    study["privacy"]["epsilon"] = 2.0
+    study["privacy"] |= {"epsilon": 2.0, "unit": "client" if kind == "fedavg" else "record"}
     study["algorithm"] = {"hidden": {"kind": "hidden", "order": "public"}, "dpsgd": _QUICK}.get(kind, {"kind": kind})
-    study |= {} if kind == "dpsgd" else {"schedule": {"rounds": 3}}
+    study["schedule"] = {"hidden": {"rounds": 2, "passes": 1}, "fedavg": {"rounds": 2}}.get(kind, {})
     kept = run_study(study, tmp_path / "kept", data=made()).model.bundle.parameters
     monkeypatch.setattr(lazy_rows, "LARGEST", 2000)
     again = run_study(study, tmp_path / "made", data=made()).model.bundle.parameters

@@ -21,7 +21,7 @@ _AT_ONCE: Final = 2**17  # numbers made at a time, where all are needed: they st
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LazyRows:
+class LazyRows(np.lib.mixins.NDArrayOperatorsMixin):
     """``make``: the rows of these records; ``chosen``: which records, -1 for a blank one, whose row is zero.
 
     Every row is checked against ``bound`` when it is made. ``identity``: a keyed hash of all that rows are made from.
@@ -52,6 +52,16 @@ class LazyRows:
             return self._made(self.chosen[[int(at)]])[0]
         some = LazyRows(self.make, self.identity, self.chosen[at], self.width, self.bound)
         return some if some.chosen.size * self.width > LARGEST else some._made(some.chosen)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what an array of all rows has by this name."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **named: Any) -> Any:
+        """Apply a function of numpy to an array of all rows."""
+        return getattr(ufunc, method)(*(np.asarray(one) if one is self else one for one in inputs), **named)
 
     def __matmul__(self, model: Vector) -> Vector:
         return np.concatenate([part @ model for part in self.parts()])
