@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.certificate.certify import Certificate, certify
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import Allowed, allowed_now, give
 from fedveil.core.limits import check_cells
 from fedveil.core.tables import table
