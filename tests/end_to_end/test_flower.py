@@ -34,7 +34,7 @@ from troubled_run import BAD, CLIENTS, FOREIGN, LAST, MIXED, SITE, Seen, failed,
 from fedveil.certificate.certify import certify
 from fedveil.core.errors import TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.relay import RelayLost
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place
@@ -44,7 +44,7 @@ from fedveil.federation.flower.network import start_node
 from fedveil.federation.site.state import load_state
 from fedveil.jobs.remote import federated, run_on
 from fedveil.planning.study import read_study_without_data
-from fedveil.signing.keys import SigningKey
+from fedveil.signing import SigningKey
 from fedveil.stages.train.hidden.asking import share_steps
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal

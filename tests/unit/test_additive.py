@@ -17,8 +17,7 @@ from fedveil.data.column import Column, hat_block
 from fedveil.release.export import TRUSTED, export_model
 from fedveil.release.model import ReleasedModel
 from fedveil.stages.prepare.columns import Columns, Outline, Words
-from fedveil.stages.prepare.knots import CELLS, knots_of
-from fedveil.stages.prepare.learned import LearnedRule, Number
+from fedveil.stages.prepare.learned import CELLS, LearnedRule, Number, knots_of
 from fedveil.stages.prepare.ranges import Range
 
 _QUICK = {"kind": "dpsgd", "rate": 0.5, "rounds": 6}

@@ -20,12 +20,12 @@ from fedveil.planning.promises import grid_of, promise
 from fedveil.planning.study import study_of
 from fedveil.stages.adding import Fails, nobody_fails, plain_sum
 from fedveil.stages.train.correlation import Attendance, Correlation
-from fedveil.stages.train.fedavg.answering import Resending, nothing_past, taken_off, weighted
+from fedveil.stages.train.fedavg.acts import Resending, nothing_past, taken_off, weighted
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.sums.seam import Summed, Whole
+from fedveil.theory.correlated import Factor
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.factor import Factor
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from sides import in_shares, share, site_of

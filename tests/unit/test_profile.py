@@ -22,8 +22,8 @@ from fedveil.planning.study import read_study
 from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.stages.measured.plan import MeasuredPlan
-from fedveil.stages.profile.budget import Sizes, profile_plan
 from fedveil.stages.profile.found import NumberColumn, Profile
+from fedveil.stages.profile.request import Sizes, profile_plan
 from fedveil.version import __version__
 
 ROWS = 4000
@@ -183,7 +183,8 @@ class TestRecords:
             certify_measured(tmp_path, __version__)
 
     def test_a_profile_over_the_cap_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
-        from fedveil.ledger import Cap, Ledger
+        from fedveil.ledger.books import Ledger
+        from fedveil.ledger.budget import Cap
 
         write(tmp_path / "v.csv", rows=200)
         wish = Wish(data=str(tmp_path / "v.csv"), target="ill")

@@ -21,8 +21,7 @@ from fedveil.accounting.loss_distribution import LossCurve, LossDistributionAcco
 from fedveil.accounting.profile import law_of_bounds
 from fedveil.accounting.renyi import RenyiAccountant
 from fedveil.accounting.sampled import best_pairs
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import number, whole
 from fedveil.privacy.guarantee import Answer, Bound, Moves, Status
 from fedveil.privacy.mechanism import (
@@ -35,7 +34,7 @@ from fedveil.privacy.mechanism import (
     alike,
     flatten,
 )
-from fedveil.theory.hops import log_delta_upper
+from fedveil.theory.composition import log_delta_upper
 from fedveil.theory.loss import FiniteLaw
 from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
 
@@ -98,10 +97,11 @@ def _single_run(mechanism: Mechanism) -> LastIterate | None:
 
 
 def _hidden_rows(run: LastIterate) -> list[Row]:
-    return [partial(_hidden_bound, evaluator) for evaluator in evaluators(run)]
+    return [partial(group_bound, evaluator) for evaluator in evaluators(run)]
 
 
-def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
+def group_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
+    """Return a bound on a hidden run at a point, for so many units together."""
     log_delta = evaluator.log_delta
     if log_delta is None or group == 1:
         return bound_of(evaluator, delta, epsilon)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
-from fedveil.ledger import Cost, Export
+from fedveil.core.errors import BadValue, require
+from fedveil.ledger.budget import Cost
+from fedveil.ledger.entry import Export
 from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 

@@ -1,14 +1,14 @@
 """What the operator of a site or of a key reads before the first answer: what will run, what it promises and costs."""
 
 from fedveil.cli.show import rounded_up
-from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.agreements import Carried
 from fedveil.ledger.costs import cost_of
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
-from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.prepare.request import fact_rows
 from fedveil.stages.train.registry import facts_of
 
 _COUNTED = {
@@ -47,10 +47,20 @@ def _training_rows(plan: Plan, shape: str, server: str) -> list[str]:
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  its model is made here by {plan.model.module}" if plan.model.module else "",
         shape,
+        _forgetting_row(plan),
         *_other_stage_rows(plan),
         f"  {plan.method.kind}: {facts}",
         server if plan.method.served else "",
     ]
+
+
+def _forgetting_row(plan: Plan) -> str:
+    """Who has left, and which sites take no part; nothing for a run without an earlier one."""
+    if not plan.forgetting:
+        return ""
+    left, away = plan.forgetting.units, plan.forgetting.away
+    what = f"  goes on from plan {plan.lineage[-2].hash[:12]} without {left} {plan.target.unit}{'s' * (left != 1)}"
+    return what + (f"; sites that have left: {', '.join(away)}" if away else "")
 
 
 def _noisy_sum_rows(plan: MeasuredPlan, shape: str, server: str) -> list[str]:

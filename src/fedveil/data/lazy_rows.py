@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.rows import row_norms
 

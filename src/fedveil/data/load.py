@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import Texts
 from fedveil.data.features import features_of
 from fedveil.data.fingerprint import Part, RawRows, rows_of
-from fedveil.data.labels import above, class_indices, scaled
-from fedveil.data.missing import Mask, settle_missing, without_client
+from fedveil.data.missing import Mask, above, class_indices, scaled, settle_missing, without_client
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import total_bound
@@ -239,6 +238,17 @@ def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators
     chosen = np.zeros(whole.targets.size, dtype=np.bool_)
     chosen[whole.owned] = held_out_clients(whole.client.rows(whole.owned), fraction, seed)
     return chosen
+
+
+def places_of(rows: Indices, wanted: Indices, name: str) -> Indices:
+    """Return where rows of the source (from 0) stand among those that train, ``rows``; refuse any others."""
+    require(rows.size > 0, name, "name rows of a source", "records without one")
+    places = np.searchsorted(rows, wanted)
+    inside = (places < rows.size) & (rows[np.minimum(places, rows.size - 1)] == wanted)
+    stray = (wanted[~inside] + 1).tolist()
+    hint = "Held-out rows and rows beyond the end train nothing, so there is nothing to forget."
+    require(not stray, name, "be rows that the run was trained on, counted from 1", stray[:5], hint)
+    return places.astype(np.int64)
 
 
 def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from fedveil.certificate.certify import certify, certify_measured, is_measured
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import read_file
 from fedveil.core.tables import read_tables
 from fedveil.planning.study import Study
@@ -20,7 +20,7 @@ from fedveil.release.generating import FILE as DRAWING
 from fedveil.release.generating import Columns, DeepGenerator, Drawing
 from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.synthesise.generator import FILE, Generator
-from fedveil.stages.synthesise.rows import draw_rows, header
+from fedveil.stages.synthesise.quality import draw_rows, header
 from fedveil.version import __version__
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedveil.certificate.certify import Certificate, MeasuredCertificate, certify_measured, is_measured
 from fedveil.certificate.stage_words import ROWS
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import public_folder, read_file
 from fedveil.core.tables import known, table
 from fedveil.engine.ending import check_unfinished
@@ -30,8 +29,8 @@ from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.synthesise.generator import FILE, Generator
+from fedveil.stages.synthesise.quality import check_rows, csv_parts
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.rows import check_rows, csv_parts
 from fedveil.version import __version__
 
 Described = str | Path | Mapping[str, Any]  # a study file, or its tables

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.files import read_file
 from fedveil.core.tables import filled, known, read_tables, table
@@ -18,8 +17,7 @@ from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.design import Planned, make_plan, read_request, shared_budget
 from fedveil.planning.plan import HeldOutRecords, Origin
-from fedveil.planning.tune_request import NOT_TUNED, Candidate, TuneRequest, read_tune
-from fedveil.planning.tuned_plan import Design, tuned
+from fedveil.planning.tuning import NOT_TUNED, Candidate, Design, TuneRequest, read_tune, tuned
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust

@@ -15,8 +15,7 @@ from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.data_set import sentence
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.models.metrics import no_better
@@ -28,7 +27,7 @@ from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
 from fedveil.report.quality import PrivateEvaluation, Quality, answer_name, counted_of, intervals_of, quality_of
 from fedveil.report.shapes import Shape, shapes_in
-from fedveil.signing.signature import signature_in
+from fedveil.signing import signature_in
 
 _MOST_POINTS = 120  # most points of a schedule's lines
 

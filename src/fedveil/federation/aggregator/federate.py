@@ -4,13 +4,13 @@ The question of a turn is determined by what was on the disk before, so a restar
 and a site gives the same answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.limits import ENVELOPE
 from fedveil.core.values import Vector
@@ -22,13 +22,12 @@ from fedveil.engine.job import Release
 from fedveil.engine.measure import measure
 from fedveil.engine.run import Cells, Data, Released, Rows, release_of, run_stages
 from fedveil.federation.aggregator.across import Across, SitesMeasurer
+from fedveil.federation.aggregator.consortium import Described, Held, keep_rule, kept_rule
 from fedveil.federation.aggregator.conversation import Conversation
-from fedveil.federation.aggregator.described import Described
-from fedveil.federation.aggregator.held import Held, keep_rule, kept_rule
 from fedveil.federation.aggregator.job import Agreed, conduct
 from fedveil.federation.aggregator.late_windows import LateWindows
-from fedveil.federation.aggregator.refusals import ask_all
-from fedveil.federation.agreements.terms import carried_by_sites
+from fedveil.federation.aggregator.turn import ask_all
+from fedveil.federation.agreements import carried_by_sites
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study
@@ -132,11 +131,15 @@ def counted_held(study: Study, members: Consortium, own: int) -> DataShape | Non
 @final
 @dataclass(slots=True, kw_only=True)
 class Federation:
-    """Implements Job: a study that one start of an aggregator carries out with its sites."""
+    """Implements Job: a study that one start of an aggregator carries out with its sites.
+
+    ``goes_on``: for a request that goes on from a released model, what checks the sites and returns its plan.
+    """
 
     study: Study
     talk: Conversation
     held: Held
+    goes_on: Callable[[Consortium], Plan] | None = None
     what: str = "study"
     also_told: tuple[str, ...] = (PREPARATION,)
 
@@ -153,7 +156,10 @@ class Federation:
 
     def agree(self, members: Consortium, described: Described) -> Agreed:
         """Return the plan; every site learns the numbers of its clients and the rounds of its own records."""
-        plan, outline = self._planned(members, described)
+        if self.goes_on is None:
+            plan, outline = self._planned(members, described)
+        else:
+            plan, outline = self.goes_on(members), None
         values: dict[str, Any] = {}
         if plan.seeded:
             values["seed"] = self.study.seed

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.limits import ENVELOPE
 from fedveil.core.values import Vector
 from fedveil.engine.files import write_atomically
@@ -24,14 +23,14 @@ from fedveil.engine.measured import (
     released_by,
 )
 from fedveil.federation.aggregator.across import Across, Questions
+from fedveil.federation.aggregator.consortium import Described
 from fedveil.federation.aggregator.conversation import Conversation
-from fedveil.federation.aggregator.described import Described
 from fedveil.federation.aggregator.federate import together
 from fedveil.federation.aggregator.job import Agreed, conduct
-from fedveil.federation.agreements.terms import carried_by_sites
+from fedveil.federation.agreements import carried_by_sites
 from fedveil.planning.study import Study
 from fedveil.stages.measured.plan import MeasuredPlan, Settings
-from fedveil.stages.measured.stage import stage_named
+from fedveil.stages.measured.stage import accept, stage_named
 from fedveil.stages.measuring import Asked
 from fedveil.stages.protocol import Consortium
 from fedveil.stages.synthesise.asking import Question, check_same, empty_table, question_after
@@ -121,6 +120,7 @@ class MeasuredJob:
         rows = columns_at_sites(described, counted=False, clients=members.shape.clients)
         study, shape = together(self.study, members), members.shape
         plan = _of_sites(planned_measured(study, self.stage, self.settings, rows.all_columns, shape), members)
+        accept(plan, rows.all_columns)
         # A contribution may have any sign, so exchanging a unit moves a sum by up to twice its bound.
         return agreed_sums(plan, own_program(plan, rows), members, times=2)
 

@@ -8,9 +8,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedveil.core.checks import require
-from fedveil.ledger import Cap, Cost, Ledger
-from fedveil.ledger.transaction import Transaction
+from fedveil.core.errors import require
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap, Cost
+from fedveil.ledger.place import Transaction
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 

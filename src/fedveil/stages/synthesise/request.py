@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.tables import filled, table
 from fedveil.core.values import number, whole
 from fedveil.models.torch.criteria import PRECISIONS
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.synthesise.cells import DateCells
+from fedveil.stages.synthesise.table import DateCells
 
 KIND: Final = "torch"
 VAE, MOMENTS, PAIR = "vae", "moments", "pair"

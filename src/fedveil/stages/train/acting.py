@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Fails, Noising, nobody_fails, plain_sum
 from fedveil.stages.protocol import Answering, Asking, Consortium, State
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.base import Training
 from fedveil.sums.seam import Summing
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card, Identity

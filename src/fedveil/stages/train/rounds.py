@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Adder
 from fedveil.stages.protocol import HERE, Consortium, State
 from fedveil.stages.train.acting import Acts, Interim, Session, Trained
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.base import Training
 from fedveil.wire.content import Content
 
 _NUMBER = 8  # bytes

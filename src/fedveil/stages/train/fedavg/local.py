@@ -13,15 +13,14 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.records import Records
 from fedveil.models.loss import Loss, ScoredLoss, StackedLoss, UnclippedLoss
 from fedveil.models.rows import stacked_sum
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.train.base import expected
+from fedveil.stages.train.base import Training, expected
 from fedveil.stages.train.fedavg.method import FedAvg
-from fedveil.stages.train.stage import Training
 
 # Local steps through the products of a client's records with each other, for clients with fewer records than
 # features.

@@ -12,16 +12,16 @@ from typing import final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import bounded, rounded_norm
 from fedveil.stages.protocol import Away, Memory, finite_row, needed_row, nobody
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.deal import Batch, Dealt, Drawn, deal
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.hidden.steps import Rule, contributions
-from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
