@@ -10,7 +10,7 @@ from fedveil.core.checks import require
 
 Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
-Unit = Literal["record", "client"]
+Unit = Literal["record", "client", "person"]
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]
 # (how far one unit moves a noisy release, in units of its noise; how many such releases)
 Moves = tuple[tuple[float, int], ...]

@@ -211,7 +211,7 @@ class MeasuredPlan:
         tables: dict[str, Mapping[str, Any]] = {
             "measured": {"format": FORMAT, **{key: getattr(self, key) for key in _HEAD}},
             "data": {f.name: getattr(self.data, f.name) for f in fields(self.data)},
-            "privacy": {f.name: getattr(self.target, f.name) for f in fields(self.target)},
+            "privacy": self.target.table(),
             **self.trust.tables(),
             part[0]: part[1],
         }

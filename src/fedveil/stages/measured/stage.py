@@ -17,7 +17,6 @@ from fedveil.core.errors import CannotCertify
 from fedveil.core.importing import named
 from fedveil.core.values import number, whole
 from fedveil.data.records import DataShape
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.measured.plan import COUNTS, MeasuredPlan, Settings, canonical_text, spend_budget
@@ -127,7 +126,7 @@ def _sums(
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    moved = sensitivity(target.neighbours) / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
+    moved = target.sensitivity / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
     whole_noise = moved / (total_mu(target) * math.sqrt(left))
     total = math.fsum(one.weight for one in sought)
     return NoisySums(
