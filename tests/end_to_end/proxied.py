@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from flower_trials import until
 
-from fedveil.federation.deploy.proxy import proxy_configuration
+from fedveil.federation.deploy.files import proxy_configuration
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.federation.flower.processes import free_port
 

@@ -12,7 +12,7 @@ from fedveil.stages.evaluate.request import Apart
 from fedveil.stages.evaluate.words import apart_rows, apart_words
 from fedveil.stages.evaluate.words import assumption_rows as evaluation_rows
 from fedveil.stages.measured.plan import GENERATOR, PROFILE, MeasuredPlan
-from fedveil.stages.prepare.words import assumption_rows
+from fedveil.stages.prepare.request import assumption_rows
 from fedveil.stages.train.registry import assumptions_of
 from fedveil.stages.train.share_words import ADDED, SUMS_ALONE, Row, words_of
 
@@ -142,7 +142,9 @@ def _persons(target: Target) -> list[Row]:
     """Return what is assumed about persons, where they are protected."""
     if target.unit != "person":
         return []
-    how = "a person's first rows are used and the others count as blank, by row numbers alone; declared: the column that "
+    how = (
+        "a person's first rows are used and the others count as blank, by row numbers alone; declared: the column that "
+    )
     how += "names persons is public and right, and a person whom two data holders know counts as two"
     return [("records of one person", f"at most {target.largest_person}", how)]
 

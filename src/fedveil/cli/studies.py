@@ -34,8 +34,7 @@ from fedveil.cli.show import (
     tell_total,
     total_json,
 )
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.strict_json import read_object
 from fedveil.engine.system import System
 from fedveil.jobs.local import Result, plan_study, run_study, tune_study
@@ -50,7 +49,7 @@ from fedveil.signing.keys import read_signer
 from fedveil.signing.signature import FILE as SIGNATURE
 from fedveil.signing.signature import Signature, check_signature
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
-from fedveil.stages.prepare.words import fact_rows as preparation_facts
+from fedveil.stages.prepare.request import fact_rows as preparation_facts
 from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.stages.train.registry import facts_of, title_of
 from fedveil.version import __version__

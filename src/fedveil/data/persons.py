@@ -8,7 +8,7 @@ persons.md.
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices
 from fedveil.data.cells import Texts, canonical
 from fedveil.data.missing import Mask

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.certificate.certify import Certificate, certify
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import Allowed, allowed_now, give
 from fedveil.core.limits import check_cells
 from fedveil.core.tables import table
@@ -173,7 +172,9 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         free = found.prepare is None or found.prepare.kind == "stated"
         require(free, "[prepare]", "be left out where the study names no data", found.prepare, hint)
         hint = "Give a frame, whose person_column [data] names."
-        require(found.target.unit != "person", "privacy.unit", "not be person for records without names", "person", hint)
+        require(
+            found.target.unit != "person", "privacy.unit", "not be person for records without names", "person", hint
+        )
         train, test = data if isinstance(data, tuple) else (data, None)
         known = train.preparation
         if known is not None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import number, whole
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 from fedveil.privacy.mechanism import sensitivity

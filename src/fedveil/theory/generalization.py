@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 
 class Tail(Protocol):

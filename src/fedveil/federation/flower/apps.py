@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
@@ -19,11 +20,26 @@ from flwr.serverapp import Grid, ServerApp
 from fedveil.core.errors import FedveilError
 from fedveil.federation.aggregator.relay import READY
 from fedveil.federation.flower.channel import Channel, NoPostBox
-from fedveil.federation.flower.guard_door import ENVELOPE, hand_to_guard
 from fedveil.federation.flower.internals import GUARD, TOKEN_HEADER, token_of
 from fedveil.federation.flower.network import Link
 from fedveil.federation.flower.post_box import RELAY_PATH
 from fedveil.wire import frames
+
+# A node's way to the guard on its machine: one envelope and its answer over the guard's socket.
+
+ENVELOPE: Final = "envelope"
+_PATIENCE: Final = 3600.0  # seconds; the aggregator's own timeout is shorter
+
+
+def hand_to_guard(path: Path | str, question: bytes) -> bytes:
+    """Return the guard's answer; raise ``OSError`` if it closes without one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(str(path))
+        frames.send(connection, [(ENVELOPE, question)])
+        ((_, answer),) = frames.receive(connection)
+    return answer
+
 
 RECORD: Final = "fedveil"
 ONLINE: Final = "online"

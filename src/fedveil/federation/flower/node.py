@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Final
 
 from fedveil.core.errors import FedveilError, why
+from fedveil.federation.flower.apps import hand_to_guard
 from fedveil.federation.flower.channel import Channel, NoPostBox, NotAdmitted, node_headers
-from fedveil.federation.flower.guard_door import hand_to_guard
 from fedveil.federation.flower.internals import NODE_ADMITTED, is_tried, node_loop, shorten_pauses, untried_warning
 from fedveil.federation.flower.network import Link, check_installed, run_command, supernode_command
 from fedveil.federation.flower.post_box import LONGEST_HOLD, NODE_PATH

@@ -22,7 +22,7 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, Seen, play
 from fedveil.audit.record import Audit
 from fedveil.certificate.certify import certify_measured
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.row_rule import Labels
 from fedveil.noise.entropy import Entropy

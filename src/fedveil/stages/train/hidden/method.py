@@ -13,10 +13,9 @@ import numpy as np
 from fedveil.accounting.evaluator import Evaluator, bound_of, for_group, least_of
 from fedveil.accounting.grid import Grid
 from fedveil.accounting.hidden import lipschitz_of_step, per_round
-from fedveil.accounting.observers import Participation, views
+from fedveil.accounting.observers import Participation, Shares, views, views_of_shares
 from fedveil.accounting.profile import composed
-from fedveil.accounting.shares import Shares, views_of_shares
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import DataShape
 from fedveil.models.rows import grain_of, rounding_bound
@@ -327,7 +326,9 @@ def _check_units(method: Hidden, setup: Setup) -> None:
     fits = unit != "client" or deal == "clients"
     require(fits, "algorithm.deal", "be clients when clients are protected", deal)
     hint = "Members of a person who are dealt together are not proved to be protected by a secret order."
-    require(unit != "person" or deal == "records", "algorithm.deal", "be records when persons are protected", deal, hint)
+    require(
+        unit != "person" or deal == "records", "algorithm.deal", "be records when persons are protected", deal, hint
+    )
     if unit == "record" and deal == "clients":
         even = data.largest_client == data.smallest_client
         sizes = f"{data.smallest_client} to {data.largest_client}"
