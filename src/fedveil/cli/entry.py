@@ -13,7 +13,7 @@ from fedveil.data.address import bare
 from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft
 from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
-from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.privacy.guarantee import NAMELESS, Neighbours
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
 TargetColumn = Annotated[str | None, typer.Option("--target", help="The column to predict; guessed if left out.")]
@@ -115,7 +115,7 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Measure a private profile of unknown data, charge it, and draft a study that runs as it is."""
-    require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
+    require(unit in NAMELESS, "--unit", f"be one of {', '.join(NAMELESS)}", unit)
     known = get_args(Neighbours)
     require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
     require(unit == "record" or client is not None, "--client-column", "be given with --unit client", client)

@@ -237,7 +237,7 @@ def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]
 
 
 def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
-    """Return the rows kept from training, chosen by row number, or by name if clients or persons are protected whole."""
+    """Return the rows kept from training, chosen by row number, or by name where clients or persons are protected."""
     names = whole.client if whole_clients else whole.person
     if names is None:
         return held_out_rows(whole.targets.size, fraction, generator(seed))

@@ -272,10 +272,10 @@ class Source:
     and shown nowhere. ``frame``: columns that a program brings, in place of a source. Rows are cut to norm
     ``feature_bound``, then ``intercept`` is appended as a constant column (0: none). ``feature_map``: a public function
     that every scaled row goes through before it is cut. ``person_column``: whose each row is, where several may be one
-    person's; ``largest_person``: how many of them are used at most. ``public`` declares that these records are known to everybody:
-    the one place where a study says so. ``learned``: what of the rule is left to a private preparation, which is no key
-    of [data] (the [prepare] table decides it): nothing, what the study and published descriptions leave open, or all
-    that the study itself leaves open.
+    person's; ``largest_person``: how many of them are used at most. ``public`` declares that these records are
+    known to everybody: the one place where a study says so. ``learned``: what of the rule is left to a private
+    preparation, which is no key of [data] (the [prepare] table decides it): nothing, what the study and published
+    descriptions leave open, or all that the study itself leaves open.
     """
 
     source: str

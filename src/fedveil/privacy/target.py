@@ -51,6 +51,11 @@ class Target:
         return self if self.unit != "person" else replace(self, unit="record", largest_person=1)
 
     @property
+    def counted(self) -> Unit:
+        """What sums are over: records, of which a person may have several, or clients."""
+        return "client" if self.unit == "client" else "record"
+
+    @property
     def sensitivity(self) -> float:
         """How far one unit moves a sum of contributions of norm 1 at most."""
         return self.largest_person * sensitivity(self.neighbours)
@@ -73,6 +78,6 @@ class Target:
         if self.delta * units <= 1:
             return None
         return (
-            f"privacy.delta = {self.delta:g} is above 1/{units}: publishing one of the {units} {self.unit}s, picked at "
-            f"random, would meet it. Take a delta well below {1 / units:.2g}."
+            f"privacy.delta = {self.delta:g} is above 1/{units}: publishing one of the {units} {self.counted}s, picked "
+            f"at random, would meet it. Take a delta well below {1 / units:.2g}."
         )

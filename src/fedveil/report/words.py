@@ -160,8 +160,8 @@ def group(unit: str) -> str:
         )
     if unit == "person":
         return (
-            "The promise is for one person at a time, with all records of that person that were used. A person whom two "
-            "data holders know counts as two, and both promises add up."
+            "The promise is for one person at a time, with all records of that person that were used. A person whom "
+            "two data holders know counts as two, and both promises add up."
         )
     return (
         "The promise is for one record at a time. A person with k records has k times the epsilon, and a larger delta."

@@ -59,7 +59,7 @@ class SiteData:
     rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
     features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
     never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
-    alone.
+    alone. ``largest_person``: the most records of a person that are not blank, where the site names persons.
     """
 
     records: Records
@@ -72,6 +72,7 @@ class SiteData:
     held: Records | None = None
     held_columns: Columns | None = None
     notes: tuple[str, ...] = ()
+    largest_person: int | None = None
 
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
@@ -177,6 +178,7 @@ def read_site_data(path: Path) -> SiteData:
             held=same_clients(found.train, found.test),
             held_columns=found.held_columns,
             notes=found.notes,
+            largest_person=source.largest_person,
         )
     loaded = load(source, split, held_out, base=base, generator=draw)
     rule, held = loaded.preparation, same_clients(loaded.train, loaded.test)
@@ -188,6 +190,7 @@ def read_site_data(path: Path) -> SiteData:
         rule=rule,
         held=held,
         notes=loaded.notes,
+        largest_person=source.largest_person,
     )
 
 

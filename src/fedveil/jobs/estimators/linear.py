@@ -25,6 +25,7 @@ from fedveil.jobs.estimators.surroundings import steps_that_learn, unaccounted_s
 from fedveil.ledger.costs import cost_of
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.design import read_request
+from fedveil.privacy.guarantee import NAMELESS
 from fedveil.privacy.target import Target
 from fedveil.stages.prepare.request import BOUND
 from fedveil.stages.train.request import ScheduleRequest, Task
@@ -57,6 +58,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         require(asked is not None or self.feature_bound is not None, "feature_bound", "be given likewise", None, hint)
         bound = BOUND if self.feature_bound is None else self.feature_bound
         stated = StatedRows.of(bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
+        hint = "To protect persons with several rows, give fedveil.run a frame and a study with data.person_column."
+        require(self.unit in NAMELESS, "unit", f"be one of {', '.join(NAMELESS)}", self.unit, hint)
         owner, names = _owners(clients, targets.size, apart=self.unit == "client")
         records = Records(
             features=stated.rows(X) if asked is None else np.ones((targets.size, 1)),  # the rows are made later

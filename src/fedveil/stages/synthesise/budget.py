@@ -105,7 +105,7 @@ def _measurements(
     units = data.clients if target.unit == "client" else data.records
     noise = noises["ones"] * sizes["ones"][1]
     hint = "Raise epsilon or delta, bring more records, or leave columns out (data.ignore)."
-    rule = f"leave something to measure: noise of less than {_NOTHING:g} times the {units} {target.unit}s on a count"
+    rule = f"leave something to measure: noise of less than {_NOTHING:g} times the {units} {target.counted}s on a count"
     require(noise < _NOTHING * units, "[privacy]", rule, f"noise of {noise:.4g}", hint)
     return NoisySums(
         measurements=tuple(_measured(name, *sizes[name], noises[name], data, target) for name in sizes), share=share
