@@ -225,7 +225,8 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
 def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]:
     """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
     gone = int(dropped.sum())
-    notes = [f"{gone:,} rows lack a value and were dropped; they count as records without content."] if gone else []
+    why = "lack a value" if source.largest_person is None else "lack a value, or their person has too many,"
+    notes = [f"{gone:,} rows {why} and were dropped; they count as records without content."] if gone else []
     if source.labelling.target_scale is not None and table.predicted:
         low, high = source.labelling.target_scale
         target = table.numbers(None, source.reading.missing)[~dropped]

@@ -58,7 +58,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         require(asked is not None or self.feature_bound is not None, "feature_bound", "be given likewise", None, hint)
         bound = BOUND if self.feature_bound is None else self.feature_bound
         stated = StatedRows.of(bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
-        hint = "To protect persons with several rows, give fedveil.run a frame and a study with data.person_column."
+        hint = "Persons with several rows: give fedveil.run_study a frame, and name them in data.person_column."
         require(self.unit in NAMELESS, "unit", f"be one of {', '.join(NAMELESS)}", self.unit, hint)
         owner, names = _owners(clients, targets.size, apart=self.unit == "client")
         records = Records(
