@@ -178,7 +178,7 @@ def choose(
     other = person is None or person not in (target, client)
     require(other, "data.person_column", "differ from data.target and data.client_column", person, hint)
     taken = sorted(apart & set(source.features.columns))
-    require(not taken, "data.columns", "name neither the target nor the client or person column", taken)
+    require(not taken, "data.columns", "name neither the target nor the client column, nor the person column", taken)
     left_out = apart | set(source.features.ignore)
     features = source.features.columns or tuple(name for name in names if name not in left_out)
     require(features, f"The columns of {file}", "leave at least one feature", names[:10])

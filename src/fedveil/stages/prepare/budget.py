@@ -253,5 +253,5 @@ def largest_within(target: float, first: float, at: Callable[[float], tuple[Buil
         if low > 0 and high - low <= 1e-4 * low:
             break
     if best is None:
-        raise CannotCertify(f"the best that was found promises {over}; raise epsilon or state more")
+        raise CannotCertify(f"with the preparation the best found promises {over}; raise epsilon or state more")
     return best
