@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fedveil.core.errors import FedveilError
+from fedveil.studio.ask_routes import Asking
 from fedveil.studio.asker import Superseded
 from fedveil.studio.design_routes import Design
 from fedveil.studio.explore_routes import Explore
@@ -47,6 +48,7 @@ def application(studio: Studio, port: int) -> Gate:
         routes=[
             Route("/static/{name}", _static),
             *Design(studio).routes(),
+            *Asking(studio).routes(),
             *Signing(studio).routes(),
             *Runs(studio).routes(),
             *Explore(studio).routes(),

@@ -61,7 +61,7 @@ def runs_page(
 
 def _what(job: Job) -> str:
     out = str(job.request.get("shown", job.request["out"]))
-    return f"{'attack' if job.request['kind'] == 'audit' else 'run'}: {out}"
+    return f"{ {'audit': 'attack', 'ask': 'answers'}.get(job.request['kind'], 'run') }: {out}"
 
 
 def start_page(
