@@ -11,11 +11,11 @@ import pytest
 from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.jobs.compare import TRUST, Comparison, compare
-from fedveil.jobs.compare.candidates import candidates
+from fedveil.jobs.compare import TRUST, Comparison, candidates, compare
 from fedveil.jobs.entry import Wish, init_study
 from fedveil.jobs.local import plan_study
-from fedveil.ledger import CapExceeded, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import CapExceeded
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.planning.study import study_of
@@ -307,16 +307,16 @@ class TestDrafted:
     def test_each_plan_holds_the_preparation_it_is_charged_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from fedveil.jobs.compare import work
+        from fedveil.jobs import compare as comparing
 
         carried: list[Plan] = []
-        usual = work.learned_from
+        usual = comparing.learned_from
 
         def watched(plan: Plan, *given: object) -> object:
             carried.append(plan)
             return usual(plan, *given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(work, "learned_from", watched)
+        monkeypatch.setattr(comparing, "learned_from", watched)
         found = compare(self.drafted(tmp_path), algorithms=["hidden"], runs=2)
         assert len(carried) == 2
         assert all(plan.preparation for plan in carried)

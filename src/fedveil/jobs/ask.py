@@ -31,7 +31,8 @@ from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
 from fedveil.jobs.remote import check_open, deployed, trial
 from fedveil.jobs.remote_synthesis import How
 from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_given, read_synthesis
-from fedveil.ledger import Cap, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap
 from fedveil.ledger.costs import Charged, charged, cost_of, together
 from fedveil.ledger.odometer import observers
 from fedveil.ledger.place import default_place

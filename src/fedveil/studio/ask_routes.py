@@ -11,8 +11,9 @@ from fedveil.core.errors import require
 from fedveil.core.tables import write_tables
 from fedveil.report.markup import Markup, note, paragraph, section, table, tag
 from fedveil.report.words import epsilon_text
-from fedveil.studio import jobs, reading
+from fedveil.studio import jobs
 from fedveil.studio.design_page import TYPES_ONLY, slider
+from fedveil.studio.gate import content, form
 from fedveil.studio.layout import Frame, address_of, button, failure, hidden_field, link
 from fedveil.studio.sentences import Refused, sentence_of
 from fedveil.studio.state import Studio, html_response
@@ -51,7 +52,7 @@ class Asking:
 
     async def expected(self, request: Request) -> Response:
         """Return how precise the answers would be, and what they would cost."""
-        given = await reading.content(request, self._studio.known.form)
+        given = await content(request, self._studio.known.form)
         text = question_text(given)
         arguments = {"text": text, "base": str(self._studio.folder.root)}
         found = await self._studio.ask("questions", arguments, f"questions {given.get('tab')}")
@@ -59,7 +60,7 @@ class Asking:
 
     async def start(self, request: Request) -> Response:
         """Save the questions that were approved, and have them answered."""
-        given = await reading.form(request, self._studio.known.form)
+        given = await form(request, self._studio.known.form)
         folder, data = self._studio.folder, given.get("data", "")
         try:
             text = question_text(given)
@@ -115,7 +116,7 @@ def ask_page(
         control = tag("select", listed, id=f"q{place}", name=own, aria_label=f"Ask of {name}", data_question=name)
         rows.append((name, kind, control))
     delta = min(1e-5, 0.1 / max(int(columns["records"]), 1))
-    form = frame.form(
+    inside = frame.form(
         "/ask",
         hidden_field("data", data),
         hidden_field("delta", f"{delta:.1g}"),
@@ -143,7 +144,7 @@ def ask_page(
         "/ask",
         None if sentence is None else failure(sentence),
         note(f"{columns['records']:,} rows. {TYPES_ONLY}"),
-        form,
+        inside,
         scripts=("ask.js",),
     )
 
