@@ -17,6 +17,7 @@ DOORS = {  # what may import the libraries of an extra
     "skops": ("release/to_sklearn.py",),
     "pandas": ("release/model.py", "jobs/ask.py"),
     "flower": ("federation/flower/",),
+    "nvflare": ("federation/nvflare/",),
     "studio": ("studio/", "cli/studio.py"),
     "sql": ("data/read_sql.py",),
 }
