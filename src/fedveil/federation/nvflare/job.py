@@ -10,7 +10,8 @@ from typing import Any, Final
 
 PLACES: Final = "fedveil.json"  # in the folder local of a startup kit
 TRIED: Final = "2.9."  # the versions of NVFlare that were tried
-_CARRY: Final = "fedveil.federation.nvflare.carry"
+CONTROLLER: Final = "fedveil.federation.nvflare.carry.RelayController"  # what a server's class_allow_list must have
+EXECUTOR: Final = "fedveil.federation.nvflare.carry.GuardExecutor"  # what a site's must have
 
 
 def job_files(sites: Sequence[str]) -> dict[str, bytes]:
@@ -21,8 +22,8 @@ def job_files(sites: Sequence[str]) -> dict[str, bytes]:
     """
     places = ["server", *sites]
     meta = {"name": "fedveil", "min_clients": len(sites), "resource_spec": {}, "deploy_map": {"app": places}}
-    server = {"workflows": [{"id": "relay", "path": f"{_CARRY}.RelayController", "args": {}}]}
-    client = {"executors": [{"tasks": ["*"], "executor": {"path": f"{_CARRY}.GuardExecutor", "args": {}}}]}
+    server = {"workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}]}
+    client = {"executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}]}
     common = {"format_version": 2, "components": [], "task_data_filters": [], "task_result_filters": []}
     return {
         "meta.json": _text(meta),

@@ -17,7 +17,7 @@ from fedveil.data.records import Records
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.carrying.processes import DidNotStart, Started, environment, free_port
 from fedveil.federation.carrying.trial import TrialNetwork, trial_network
-from fedveil.federation.nvflare.job import PLACES, places
+from fedveil.federation.nvflare.job import CONTROLLER, EXECUTOR, PLACES, places
 from fedveil.stages.prepare.loading import Unprepared
 
 ADMIN: Final = "admin@fedveil.org"
@@ -56,7 +56,7 @@ class FlareNetwork(TrialNetwork):
         project = self.folder / "project.yml"
         project.write_text(_project(sorted(self.deployment.parties), free_port()), encoding="utf-8")
         self.flare("poc", "prepare", "-i", str(project), "--force")
-        (self.kit(_SERVER) / "local" / PLACES).write_bytes(places(relay=str(self.socket)))
+        _equip(self.kit(_SERVER) / "local", CONTROLLER, relay=str(self.socket))
         self.server[:] = [self._start_kit(_SERVER, "flare-server")]
         for site in self.deployment.parties:
             self.start_node(site)
@@ -73,7 +73,7 @@ class FlareNetwork(TrialNetwork):
 
     def start_node(self, site: str) -> None:
         """Start the NVFlare client of a site, which finds the guard's socket in its own kit."""
-        (self.kit(site) / "local" / PLACES).write_bytes(places(guard=str(self.door(site))))
+        _equip(self.kit(site) / "local", EXECUTOR, guard=str(self.door(site)))
         self.nodes[site] = self._start_kit(site, f"node-{site}")
 
     def submit(self, job: Path) -> None:
@@ -120,6 +120,16 @@ class FlareNetwork(TrialNetwork):
         own = {"HOME": str(self.processes.home), "NVFLARE_POC_WORKSPACE": str(self.folder / "poc")}
         self.processes.home.mkdir(parents=True, exist_ok=True)
         return environment(self.processes.home, own)
+
+
+def _equip(local: Path, allowed: str, **paths: str) -> None:
+    """Do what a machine's operator does: say where the socket is, and allow the one class that a job may name."""
+    (local / PLACES).write_bytes(places(**paths))
+    resources = local / "resources.json"
+    source = resources if resources.exists() else local / "resources.json.default"
+    settings = json.loads(source.read_text(encoding="utf-8"))
+    settings["class_allow_list"] = [*settings.get("class_allow_list", []), allowed]
+    resources.write_text(json.dumps(settings), encoding="utf-8")
 
 
 def _project(sites: Sequence[str], port: int) -> str:
