@@ -30,9 +30,7 @@ from fedveil.models.metrics import accuracy
 from fedveil.noise.correlated import CorrelatedNoise
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.study import study_of
-from fedveil.theory.correlated import coefficients_of
-from fedveil.theory.correlated_design import Aim, best_bands, best_buffers
-from fedveil.theory.factor import Factor
+from fedveil.theory.correlated import Aim, Factor, best_bands, best_buffers, coefficients_of
 
 ROUNDS = 1000
 RUNS = 5

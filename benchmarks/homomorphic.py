@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.sums.homomorphic.library import has_tenseal
-from fedveil.sums.homomorphic.parameters import parameters_for
+from fedveil.sums.homomorphic.messages import parameters_for
 from fedveil.sums.homomorphic.roles import Adder, Decryptor, Encryptor, make_keys
 
 CLIENTS, VALUES, SENT = 50, 100_000, 5  # parameters for fifty; five are enough to time one

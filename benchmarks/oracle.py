@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil import LastIterate
-from fedveil.audit.oracle import check
-from fedveil.audit.worst import worst_case
+from fedveil.audit.oracle import check, worst_case
 
 COUNT, SEED, DELTA = 200, 20_260, 1e-5
 PAGE = Path("docs") / "audit-oracle.md"

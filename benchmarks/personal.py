@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedveil import run_study
-from fedveil.data.read_idx import idx_array
+from fedveil.data.read_formats import idx_array
 from fedveil.data.records import Records
 from fedveil.data.rows import cut_rows
 

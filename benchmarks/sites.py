@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.flower.local import LocalNetwork, local_network
 from fedveil.federation.site.socket import listening

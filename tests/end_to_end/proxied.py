@@ -8,7 +8,7 @@ from contextlib import suppress
 from flower_trials import until
 
 from fedveil.federation.carrying.processes import free_port
-from fedveil.federation.deploy.proxy import proxy_configuration
+from fedveil.federation.deploy.files import proxy_configuration
 from fedveil.federation.flower.local import LocalNetwork
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")

@@ -13,7 +13,7 @@ import pytest
 from flower_trials import released, simulated, text, trial_network, trial_records
 
 from fedveil.certificate.certify import certify
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.flower.network import start_node
 from fedveil.jobs.remote import federated
 from fedveil.planning.study import read_study_without_data

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedveil import BadValue, allowing, give, load_model, plan_study, records_from_arrays, run_study
-from fedveil.data.feature_map import mapped_rows
+from fedveil.data.rows import mapped_rows
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.local import Result
 from fedveil.planning.plan import read_plan, write_plan

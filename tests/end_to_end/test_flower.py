@@ -34,7 +34,7 @@ from troubled_run import BAD, CLIENTS, FOREIGN, LAST, MIXED, SITE, Seen, failed,
 from fedveil.certificate.certify import certify
 from fedveil.core.errors import TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.relay import RelayLost
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place

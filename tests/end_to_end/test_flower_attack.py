@@ -21,11 +21,11 @@ from proxied import MISSING, NGINX, start_proxy
 from tampering import FAULTS, SWAPPED, Tampering, questions_that_are_not
 
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place
-from fedveil.federation.deploy.proxy import FLEET
+from fedveil.federation.deploy.files import FLEET
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.federation.flower.network import FlowerFailed, Link, start_node
 from fedveil.jobs.remote import federated

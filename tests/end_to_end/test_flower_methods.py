@@ -20,7 +20,7 @@ from fedveil.certificate.certify import certify
 from fedveil.core.tables import write_tables
 from fedveil.data.load import load
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated

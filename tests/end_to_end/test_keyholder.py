@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedveil.federation.agreements.encrypted import parameters_of
-from fedveil.federation.agreements.vouched_key import public_of
+from fedveil.federation.agreements import parameters_of, public_of
 from fedveil.federation.deploy.files import read_deployment, read_holder
 from fedveil.planning.plan import write_plan
 from fedveil.sums.homomorphic.library import has_tenseal

@@ -13,7 +13,7 @@ from fedveil.ledger.budget import Cost
 from fedveil.ledger.costs import Charged, composed
 from fedveil.ledger.transaction import costs_of
 from fedveil.privacy.target import Target
-from fedveil.stages.profile.budget import Sizes, profile_plan
+from fedveil.stages.profile.request import Sizes, profile_plan
 
 QUESTION = ("final-model", "record", "replace-one")
 ABOUT = {"adversary": "final-model", "unit": "record", "neighbours": "replace-one"}

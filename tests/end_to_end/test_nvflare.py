@@ -19,7 +19,7 @@ import pytest
 from flower_trials import GUARD, contents, released, sessions, simulated, text, trial_records, until
 
 from fedveil.certificate.certify import certify
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.deploy.check import check_place
 from fedveil.federation.nvflare.local import FlareNetwork, local_flare
 from fedveil.jobs.remote import federated

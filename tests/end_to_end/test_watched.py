@@ -10,8 +10,8 @@ import pytest
 from end_to_end.conftest import Command
 from fedveil import load_model, run_study
 from fedveil.core.errors import BadValue
+from fedveil.data.sources import labelled
 from fedveil.data.spec import Source
-from fedveil.data.watched import labelled
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.evaluation import evaluate_model, evaluate_publicly
 from fedveil.jobs.local import open_any_study

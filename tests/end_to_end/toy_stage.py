@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.stages.measured.stage import Sought
 from fedveil.stages.sums import STEPS
 

@@ -11,7 +11,7 @@ from typing import Any
 from flower_trials import GUARD, Recorded, contents, knock, sessions, text, until
 from relay_search import written_by
 
-from fedveil.federation.aggregator.held import Held
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated
 from fedveil.planning.study import read_study_without_data

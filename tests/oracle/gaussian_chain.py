@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import ndtr
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.numerics import check_delta, check_epsilon, smallest_epsilon

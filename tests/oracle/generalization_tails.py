@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.theory.generalization import SubGaussian, Tail, mean_node_gap, sample_bound  # noqa: F401  for the examples
 
 _GOLDEN = (math.sqrt(5) - 1) / 2

@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.blocks import raised_epsilon
 from fedveil.theory.divergence import log_laplace, log_theta

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from fedveil.core.errors import BadValue
 from fedveil.sums.masks.amortised import MaskedPart, RoundSetting, RunKeys, check_reveal, open_sum, public_of
-from fedveil.sums.masks.refusals import AliveAndGone, BadEnvelope, BadKey, BadList, BadShare, TooFew
-from fedveil.sums.masks.shamir import SHARE_BYTES, recover
-from fedveil.sums.masks.streams import add_masks
+from fedveil.sums.masks.keys import SHARE_BYTES, add_masks, recover
+from fedveil.sums.masks.setting import AliveAndGone, BadEnvelope, BadKey, BadList, BadShare, TooFew
 from fedveil.sums.seam import Whole
 
 RUN = bytes(range(32))

@@ -17,14 +17,14 @@ from fedveil.accounting.compare import account_for
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Seen, play
-from fedveil.audit.sampling import judge_draws
+from fedveil.audit.training_log import judge_draws
 from fedveil.data.records import Records
+from fedveil.jobs.attack.audit import joined_of, sampler_finding
 from fedveil.jobs.attack.batched_runs import Parts
 from fedveil.jobs.attack.drawn_runs import Joined, join
 from fedveil.jobs.attack.game import game, scenes
 from fedveil.jobs.attack.observed_runs import look
 from fedveil.jobs.attack.releases import releases, scores
-from fedveil.jobs.attack.sampler import joined_of, sampler_finding
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.planning.plan import Plan

@@ -17,7 +17,7 @@ from fedveil.audit.game import play
 from fedveil.engine.train import train
 from fedveil.jobs.attack.batched_runs import Parts, many_runs
 from fedveil.jobs.attack.game import game, what_hiding_buys
-from fedveil.jobs.attack.neighbours import worst_pair
+from fedveil.jobs.attack.observed_runs import worst_pair
 from fedveil.jobs.attack.releases import releases
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan

@@ -33,7 +33,7 @@ from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.stages.train.observation import attack_view
 from fedveil.sums.seam import Summed, Whole
-from fedveil.theory.factor import Factor
+from fedveil.theory.correlated import Factor
 from sides import in_shares as trained_in_shares
 from sides import share
 from unit.plans import some_records

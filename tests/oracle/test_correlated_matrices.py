@@ -16,10 +16,18 @@ from scipy.optimize import minimize
 from fedveil.accounting.compare import account_for
 from fedveil.core.values import Matrix, Vector
 from fedveil.privacy.mechanism import Repeat, SampledGaussian
-from fedveil.theory.correlated import coefficients_of, inverse_of, sensitivity, squared_error, weights_of_last
-from fedveil.theory.correlated_design import Aim, best_bands, best_buffers
+from fedveil.theory.correlated import (
+    Aim,
+    Factor,
+    best_bands,
+    best_buffers,
+    coefficients_of,
+    inverse_of,
+    sensitivity,
+    squared_error,
+    weights_of_last,
+)
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.factor import Factor
 
 ROUNDS = 1000
 

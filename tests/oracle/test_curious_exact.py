@@ -12,14 +12,25 @@ from chains import theta
 from scipy.special import ndtr
 from scipy.stats import hypergeom
 
-from fedveil.accounting.curious import curious_bounds
+from fedveil.accounting.curious import Participation, curious_bounds
 from fedveil.accounting.hidden import rounds_of
-from fedveil.accounting.participation import Participation
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.shift import uses_mu
-from fedveil.theory.view_position import Dealt, _blocks, _groups, _hub, _star, seen_stars
-from fedveil.theory.views import Stretches, looked_at_mu, looks_of_many_rounds, looks_of_one_round, own_units, spared
+from fedveil.theory.views import (
+    Dealt,
+    Stretches,
+    _blocks,
+    _groups,
+    _hub,
+    _star,
+    looked_at_mu,
+    looks_of_many_rounds,
+    looks_of_one_round,
+    own_units,
+    seen_stars,
+    spared,
+)
 
 
 def exact_view_mu(run: LastIterate, client: int, left: float, changes: dict[int, float]) -> float:

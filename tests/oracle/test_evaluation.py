@@ -10,10 +10,10 @@ from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
 from fedveil.core.values import Matrix, Vector
+from fedveil.models.adjusted import probabilities
 from fedveil.models.intervals import area, around, wilson
 from fedveil.models.loss import Loss
 from fedveil.models.metrics import BINS, evaluate_classes, evaluate_numbers, no_better
-from fedveil.models.probabilities import probabilities
 from fedveil.models.spec import loss_named
 
 

@@ -8,10 +8,8 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from fedveil.audit.chain import Chain, Instance, Line, Step, single
-from fedveil.audit.exact import exact, released
-from fedveil.audit.instances import Design, Shape, instance_of, setting
-from fedveil.audit.quadrature import NODES, panel_error, panels
+from fedveil.audit.exact import NODES, Chain, Instance, Line, Step, exact, panel_error, panels, released, single
+from fedveil.audit.oracle import Design, Shape, instance_of, setting
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.divergence import gaussian_delta, laplace_delta

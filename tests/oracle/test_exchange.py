@@ -10,10 +10,10 @@ from scipy.stats import norm
 from fedveil import account_for
 from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat
 from fedveil.theory.allocation import AllocationLaw, Summands
+from fedveil.theory.composition import profile, two_hops
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.exchange import exchange_delta, exchange_epsilon, exchange_law
-from fedveil.theory.hops import profile, two_hops
 
 DELTA = 1e-5
 

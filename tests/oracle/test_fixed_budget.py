@@ -12,8 +12,8 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
+from fedveil.accounting.calibrate import at_most, costs_of
 from fedveil.accounting.compare import account_for
-from fedveil.accounting.fixed_budget import at_most, costs_of
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import Gaussian, Repeat, SampledGaussian
 from fedveil.theory.divergence import gaussian_delta

@@ -11,21 +11,19 @@ from fedveil.core.errors import BadValue
 from fedveil.sums.homomorphic.library import has_tenseal, tenseal
 from fedveil.sums.homomorphic.messages import (
     CIPHERTEXT_MOST,
-    Message,
-    fingerprint,
-    most_bytes,
-    read_message,
-    write_message,
-)
-from fedveil.sums.homomorphic.parameters import (
     DEGREE,
     FRESH_NOISE,
     KEY_PRIMES,
     MODULUS,
     PER_CIPHERTEXT,
+    Message,
     Parameters,
+    fingerprint,
+    most_bytes,
     parameters_for,
+    read_message,
     seal_name,
+    write_message,
 )
 from fedveil.sums.homomorphic.roles import Adder, Decryptor, Encryptor, Keys, make_keys
 from fedveil.sums.homomorphic.rounds import HomomorphicSumming

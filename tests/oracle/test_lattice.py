@@ -11,8 +11,8 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
 from fedveil.core.values import Vector
+from fedveil.theory.convolution import LatticeLaw, from_above, grid_cells, lowered, sketch
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.lattice import LatticeLaw, from_above, grid_cells, lowered, sketch
 from fedveil.theory.loss import (
     FiniteLaw,
     FixedSizeLaw,

@@ -8,7 +8,7 @@ from math import comb
 import pytest
 
 from fedveil.core.errors import BadValue, CannotCertify
-from fedveil.sums.masks.graph import Graph
+from fedveil.sums.masks.client import Graph
 from fedveil.theory.neighbours import graph_failure, least_neighbours, recovery_failure
 
 

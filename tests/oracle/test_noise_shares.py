@@ -8,8 +8,7 @@ import pytest
 from numpy.polynomial.legendre import leggauss
 from scipy.special import ndtr
 
-from fedveil.accounting.observers import Participation
-from fedveil.accounting.shares import Shares, observe_shares
+from fedveil.accounting.observers import Participation, Shares, observe_shares
 from fedveil.noise.entropy import Entropy
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.privacy.trust import Trust

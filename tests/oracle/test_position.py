@@ -11,8 +11,7 @@ from scipy.special import ndtr, ndtri
 from fedveil.core.values import Indices, Vector
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import smallest_epsilon
-from fedveil.theory.position import Star, own_mu, star
-from fedveil.theory.position_program import Program, dual_bound, program, tangents
+from fedveil.theory.position import Program, Star, dual_bound, own_mu, program, star, tangents
 from fedveil.theory.rounds import Rounds
 
 EPSILONS = np.array([0.0, 0.05, 0.2, 0.5, 1.0, 2.0])

@@ -11,9 +11,8 @@ from sampled_chains import Chain, Part, chains, hockey, independent_law, poisson
 from fedveil.core.values import Vector
 from fedveil.theory.allocation import AllocationLaw, Summands
 from fedveil.theory.closing import at_once, check_plan, lengths
-from fedveil.theory.composition import Uses, worst_delta_upper
+from fedveil.theory.composition import Uses, profile, two_hops, worst_delta_upper
 from fedveil.theory.exchange import exchange_delta
-from fedveil.theory.hops import profile, two_hops
 from fedveil.theory.loss import GaussianLaw, LossLaw
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import part_law

@@ -17,11 +17,10 @@ from scipy import stats
 
 from fedveil.sums.masks import client as client_module
 from fedveil.sums.masks import keys
-from fedveil.sums.masks.keys import agreed, pair_mask_key, self_mask_key
+from fedveil.sums.masks.keys import Ring, add_masks, agreed, pair_mask_key, self_mask_key
 from fedveil.sums.masks.messages import HEAD_BYTES, Kind
+from fedveil.sums.masks.server import secret_of
 from fedveil.sums.masks.setting import Setting
-from fedveil.sums.masks.streams import Ring, add_masks
-from fedveil.sums.masks.unmask import secret_of
 from fedveil.sums.seam import Whole
 from unit.masked_sums import Played, machines, play, some_setting
 

@@ -5,8 +5,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from fedveil.sums.masks.refusals import TooFew
 from fedveil.sums.masks.rounds import STAGES, SecureSumming, Stage
+from fedveil.sums.masks.setting import TooFew
 from fedveil.sums.seam import Whole
 from unit.masked_sums import RUN
 

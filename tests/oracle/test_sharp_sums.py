@@ -14,15 +14,22 @@ from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import Repeat, SampledGaussian
 from fedveil.theory.composition import delta_bracket, epsilon_bracket, epsilon_upper, worst_bracket, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
-from fedveil.theory.convolution import Tilt, TiltedSum, convolve
-from fedveil.theory.coupling import Shifts, _cells
+from fedveil.theory.convolution import Cells, LatticeLaw, Tilt, TiltedSum, convolve, from_above, lowered, raised
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.lattice import Cells, LatticeLaw, from_above, lowered, raised
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, GroupLaw, SampledLaw, Tails, law_of_profile
-from fedveil.theory.position import Star, log_average, own_mu, pair_mu, secant_bounds
-from fedveil.theory.position_program import Cuts, Program, dual_bound, program
+from fedveil.theory.position import (
+    Cuts,
+    Program,
+    Star,
+    dual_bound,
+    log_average,
+    own_mu,
+    pair_mu,
+    program,
+    secant_bounds,
+)
 from fedveil.theory.rounds import Rounds
-from fedveil.theory.transport import transport
+from fedveil.theory.transport import Shifts, _cells, transport
 
 HAIR = 1e-9  # the relative allowance of every certified closed form
 

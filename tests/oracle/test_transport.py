@@ -10,10 +10,9 @@ from scipy.optimize import linprog, minimize
 from scipy.special import ndtr
 
 from fedveil.core.values import Vector
-from fedveil.theory.coupling import Shifts, bound
 from fedveil.theory.divergence import gaussian_delta
 from fedveil.theory.numerics import smallest_epsilon
-from fedveil.theory.transport import Transport, transport
+from fedveil.theory.transport import Shifts, Transport, bound, transport
 
 EPSILONS = np.array([0.0, 0.05, 0.2, 1.0, 2.0])
 LINE = np.linspace(0.0, 1.0, 8001)[1::2]  # midpoints: the best tests have corners

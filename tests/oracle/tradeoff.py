@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, ndtr, ndtri
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.divergence import log_gaussian_delta, log_theta
 from fedveil.theory.numerics import LARGEST_EPSILON, check_delta, check_epsilon, smallest_epsilon

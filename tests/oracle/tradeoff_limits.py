@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from oracle.tradeoff import GaussianTradeOff
 from oracle.tradeoff_ops import check_count
 

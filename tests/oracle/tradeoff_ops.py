@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from oracle.tradeoff import Curve, GaussianTradeOff, TradeOff, delta_of
 from oracle.tradeoff_thin import SIZE, discretise, thin

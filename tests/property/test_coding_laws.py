@@ -15,17 +15,24 @@ from fedveil.stages.train.dpsgd.client import compressed, subset
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.settings import CompressionRequest
-from fedveil.sums.coding.packing import bits_for, message_bytes, packed, unpacked
-from fedveil.sums.coding.public import public_signs
-from fedveil.sums.coding.rotation import block_of, hadamard, rotated, rotated_back
-from fedveil.sums.coding.rounding import (
+from fedveil.sums.coding import (
+    bits_for,
+    block_of,
     by_coin,
+    hadamard,
+    message_bytes,
     norm_limit,
+    packed,
+    public_signs,
+    random_k,
+    rotated,
+    rotated_back,
     rounded_within,
     sensitivity,
     to_levels,
+    top_k,
+    unpacked,
 )
-from fedveil.sums.coding.sparse import random_k, top_k
 from fedveil.sums.exact import squared_norm
 
 KEY = Entropy.from_seed(11)

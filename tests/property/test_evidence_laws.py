@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fedveil.audit.claim import Claim
-from fedveil.audit.evidence import Bet, Events, choose, log_growth
-from fedveil.audit.game import Seen, play, runs_needed
+from fedveil.audit.game import Bet, Events, Seen, choose, log_growth, play, runs_needed
 from fedveil.theory.divergence import gaussian_delta
 
 Vector = NDArray[np.float64]

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil import Compose, Gaussian, LastIterate, Mechanism, Repeat, SampledGaussian, account_for
+from fedveil.accounting.curious import known_draws
 from fedveil.accounting.sampled import disclosed_mu
-from fedveil.accounting.sampled_observers import known_draws
 from fedveil.privacy.mechanism import IndependentGaussian, ShuffledGaussian
+from fedveil.theory.composition import group_curve
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
-from fedveil.theory.hops import group_curve
-from fedveil.theory.occupancy import sharing
+from fedveil.theory.fixed_size import sharing
 
 DRAWN = ["poisson", "independent"]
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.accounting.compare import account_for
+from fedveil.accounting.curious import units_of
 from fedveil.accounting.observers import Participation, calibrate_views, observe, views
-from fedveil.accounting.participation import units_of
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import LastIterate
 

@@ -7,8 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.audit.chain import Chain, Instance, Line, Noise, Step, single
-from fedveil.audit.exact import exact, released
+from fedveil.audit.exact import Chain, Instance, Line, Noise, Step, exact, released, single
 
 EPSILONS = np.array([0.0, 0.3, 1.0, 3.0])
 

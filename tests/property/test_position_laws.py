@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fedveil.core.values import Indices, Vector
 from fedveil.theory.numerics import SMALLEST_DELTA
-from fedveil.theory.position import Star, log_average, own_mu, star
-from fedveil.theory.position_program import Program, program
+from fedveil.theory.position import Program, Star, log_average, own_mu, program, star
 from fedveil.theory.rounds import Rounds
 
 CLOSE = 1e-3  # how far, in ln(delta), two solutions of the program may lie apart

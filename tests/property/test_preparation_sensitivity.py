@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedveil.core.values import Matrix
-from fedveil.stages.prepare.categories import codes_of
 from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.prepare.contributions import (
     class_counts,
@@ -21,8 +20,7 @@ from fedveil.stages.prepare.contributions import (
     vectors,
     word_counts,
 )
-from fedveil.stages.prepare.learned import LearnedRule, Number
-from fedveil.stages.prepare.levels import LEVELS
+from fedveil.stages.prepare.learned import LEVELS, LearnedRule, Number, codes_of
 from fedveil.stages.prepare.ranges import Range
 from fedveil.stages.sums import STEPS, Sums, root_up, whole_client
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.sums.masks.messages import HEAD_BYTES, Kind, head, layout_of, pack, unpack
-from fedveil.sums.masks.refusals import BadMessage, Refused
 from fedveil.sums.masks.server import ServerRound
-from fedveil.sums.masks.setting import Setting
+from fedveil.sums.masks.setting import BadMessage, Refused, Setting
 from unit.masked_sums import Played, machines, play, some_setting, some_values
 
 SETTING = some_setting(5, length=3)

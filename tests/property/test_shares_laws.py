@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedveil.accounting.observers import Participation, observe
-from fedveil.accounting.shares import Shares, observe_shares
+from fedveil.accounting.observers import Participation, Shares, observe, observe_shares
 from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import LastIterate

@@ -12,12 +12,12 @@ import numpy as np
 from fedveil.certificate.certify import certify, certify_measured, is_measured
 from fedveil.data.records import Records
 from fedveil.engine.system import Progress, System
+from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.conversation import Conversation, begin
 from fedveil.federation.aggregator.federate import Federation
-from fedveil.federation.aggregator.held import Held
 from fedveil.federation.aggregator.measured import Generation
 from fedveil.federation.aggregator.post import Clock, Post
-from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.agreements import Carried
 from fedveil.federation.site.data import read_site_data, write_dealt
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.key_holder import KeyHolder

@@ -15,7 +15,7 @@ from fedveil.core.errors import BadValue
 from fedveil.data.column import Column, hat_block
 from fedveil.release.export import TRUSTED, export_model
 from fedveil.release.model import ReleasedModel
-from fedveil.stages.prepare.knots import CELLS, knots_of
+from fedveil.stages.prepare.learned import CELLS, knots_of
 
 _QUICK = {"kind": "dpsgd", "rate": 0.5, "rounds": 6}
 

@@ -10,10 +10,9 @@ import pytest
 from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.jobs.local import run_study
-from fedveil.models.adjusted import Adjusted, score_at
+from fedveil.models.adjusted import Adjusted, likeliest, probabilities, score_at
 from fedveil.models.margin import Logistic
 from fedveil.models.metrics import evaluate_classes
-from fedveil.models.probabilities import likeliest, probabilities
 from fedveil.models.softmax import Softmax
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.plan import read_plan, write_plan

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedveil.core.errors import BadValue
-from fedveil.jobs.attack.audit import Effort, playable
-from fedveil.jobs.attack.cost import most_runs
+from fedveil.jobs.attack.audit import Effort, most_runs, playable
 from fedveil.jobs.attack.releases import rows_each, wide_problem
 from unit.audit_plans import dpsgd_game_plan, game_plan, shape
 

@@ -13,9 +13,8 @@ from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import DataShape, Records
 from fedveil.jobs.attack.game import game
-from fedveil.jobs.attack.leakage import constant_of, leakage
-from fedveil.jobs.attack.observing import first_round, observe, with_noise
-from fedveil.jobs.attack.synthetic import synthetic_records
+from fedveil.jobs.attack.leakage import constant_of, leakage, synthetic_records
+from fedveil.jobs.attack.observed_runs import first_round, observe, with_noise
 from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan

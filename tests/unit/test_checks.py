@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.shift import shift_mu
 

@@ -30,8 +30,8 @@ from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.fedavg.answering import cohort_of
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import noise_source
+from fedveil.theory.correlated import Factor
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.factor import Factor
 from fedveil.wire.content import Content
 from sides import site_of
 from unit.dpsgd_plans import settings

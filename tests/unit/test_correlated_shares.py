@@ -24,8 +24,8 @@ from fedveil.stages.train.fedavg.answering import Resending, nothing_past, taken
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.sums.seam import Summed, Whole
+from fedveil.theory.correlated import Factor
 from fedveil.theory.divergence import gaussian_delta
-from fedveil.theory.factor import Factor
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from sides import in_shares, share, site_of

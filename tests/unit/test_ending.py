@@ -20,7 +20,7 @@ from fedveil import run_study
 from fedveil.core.errors import AlreadyFinished, BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.federation.aggregator.conversation import begin
-from fedveil.federation.site.upkeep import clear_records
+from fedveil.federation.site.record import clear_records
 from fedveil.jobs.entry import Wish, profile_data
 from fedveil.jobs.local import ENDS
 from fedveil.jobs.remote import check_open

@@ -103,7 +103,7 @@ def test_too_few_records_for_a_range_are_warned_of_before_the_fit() -> None:
 
 
 def test_centred_columns_have_a_range_on_both_sides_of_zero() -> None:
-    from fedveil.stages.prepare.magnitudes import BINS, bins_of
+    from fedveil.stages.prepare.ranges import BINS, bins_of
 
     draw = np.random.default_rng(1)
     found = [

@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from fedveil.core.errors import BadValue
 from fedveil.data.records import Records
-from fedveil.jobs.attack.sampler import sampler_finding
+from fedveil.jobs.attack.audit import sampler_finding
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.study import study_of

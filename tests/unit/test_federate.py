@@ -11,7 +11,7 @@ import pytest
 from fedveil.certificate.certify import certify
 from fedveil.core.errors import BadValue, TooFewSurvivors
 from fedveil.engine.train import train
-from fedveil.federation.agreements.terms import fits
+from fedveil.federation.agreements import fits
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Guard
 from fedveil.ledger import Ledger

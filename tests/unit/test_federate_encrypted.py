@@ -11,9 +11,8 @@ import pytest
 
 from fedveil.core.errors import TooFewSurvivors
 from fedveil.engine.train import train
-from fedveil.federation.aggregator.refusals import SiteRefused
-from fedveil.federation.agreements.consents import consent
-from fedveil.federation.agreements.encrypted import KEY_FILE, parameters_of
+from fedveil.federation.aggregator.turn import SiteRefused
+from fedveil.federation.agreements import KEY_FILE, consent, parameters_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan
 from fedveil.planning.study import Study

@@ -12,8 +12,8 @@ from fedveil.certificate.certify import certify
 from fedveil.core.errors import BadValue
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.federation.aggregator.refusals import SiteRefused
-from fedveil.federation.agreements.turns import spans
+from fedveil.federation.aggregator.turn import SiteRefused
+from fedveil.federation.agreements import spans
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from fedveil.core.errors import TooFewSurvivors
-from fedveil.federation.aggregator.refusals import SiteRefused
-from fedveil.federation.agreements.encrypted import KEY_FILE, parameters_of
-from fedveil.federation.agreements.vouched_key import vouched
+from fedveil.federation.aggregator.turn import SiteRefused
+from fedveil.federation.agreements import KEY_FILE, parameters_of, vouched
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.roles import make_keys

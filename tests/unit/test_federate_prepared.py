@@ -10,9 +10,8 @@ import pytest
 
 from fedveil.certificate.certify import certify
 from fedveil.core.errors import BadValue
-from fedveil.federation.aggregator.described import described_by
-from fedveil.federation.aggregator.held import kept_rule
-from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.aggregator.consortium import described_by, kept_rule
+from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study

@@ -9,8 +9,8 @@ import pytest
 
 from fedveil.certificate.assumptions import assumptions
 from fedveil.engine.train import train
-from fedveil.federation.aggregator.refusals import SiteRefused
-from fedveil.federation.agreements.enrolment import enrolment, roster_of
+from fedveil.federation.aggregator.turn import SiteRefused
+from fedveil.federation.agreements import enrolment, roster_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.privacy.trust import Trust

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedveil.certificate.certify import certify
-from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan
 from fedveil.planning.study import Study, study_of

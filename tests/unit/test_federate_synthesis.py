@@ -11,10 +11,9 @@ from fedveil.certificate.certify import certify_measured, differences
 from fedveil.cli.plan_page import page
 from fedveil.cli.show import rounded_up
 from fedveil.core.errors import BadValue, TooFewSurvivors
-from fedveil.federation.aggregator.consortium import consortium
-from fedveil.federation.aggregator.described import Described, described_by
+from fedveil.federation.aggregator.consortium import Described, consortium, described_by
 from fedveil.federation.aggregator.measured import planned_at_sites
-from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Guard, Terms
 from fedveil.jobs.synthesis import open_synthesis, read_synthesis, sample

@@ -6,7 +6,7 @@ import pytest
 
 from fedveil.core.errors import BadValue
 from fedveil.sums.homomorphic import library as he_library
-from fedveil.sums.homomorphic.parameters import (
+from fedveil.sums.homomorphic.messages import (
     DEGREE,
     FRESH_NOISE,
     KEY_PRIMES,

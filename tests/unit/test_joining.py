@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from fedveil import account_for
-from fedveil.accounting.joining import joining, other_records
+from fedveil.accounting.sampled import joining, other_records
 from fedveil.privacy.mechanism import Compose, Gaussian, LastIterate
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
 

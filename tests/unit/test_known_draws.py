@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fedveil.accounting.compare import account_for
-from fedveil.accounting.sampled_observers import known_draws
+from fedveil.accounting.curious import known_draws
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.concentrated import gaussian_epsilon
 

@@ -7,9 +7,8 @@ from scipy.stats import norm
 
 from fedveil.audit.canary_estimate import cosines, estimate, normal_delta, normal_epsilon
 from fedveil.audit.claim import Claim
-from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
+from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding, roc
 from fedveil.audit.record import Audit
-from fedveil.audit.roc import roc
 from fedveil.core.errors import BadValue
 from fedveil.report.audit_view import audit_view
 from fedveil.theory.divergence import gaussian_delta

@@ -17,8 +17,7 @@ from fedveil.engine.system import System
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.local import open_any_study, run_study
 from fedveil.planning.plan import write_plan
-from fedveil.stages.prepare.magnitudes import BINS, bins_of
-from fedveil.stages.prepare.ranges import covering_range, range_of
+from fedveil.stages.prepare.ranges import BINS, bins_of, covering_range, range_of
 
 BASE: dict[str, Any] = {
     "model": {"kind": "logistic"},

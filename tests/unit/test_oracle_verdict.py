@@ -6,11 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fedveil import CannotCertify, LastIterate, account_for
-from fedveil.audit.chain import Instance, Line, Step, single
-from fedveil.audit.exact import exact, released
-from fedveil.audit.instances import Design, Shape, instance_of, setting
-from fedveil.audit.oracle import as_record, check
-from fedveil.audit.worst import worst_case
+from fedveil.audit.exact import Instance, Line, Step, exact, released, single
+from fedveil.audit.oracle import Design, Shape, as_record, check, instance_of, setting, worst_case
 from fedveil.privacy.mechanism import Gaussian
 
 LAST = LastIterate(rounds=3, place=3, step_size=0.5, lipschitz=1.0, smoothness=0.5, diameter=1.0, noise_std=2.0)

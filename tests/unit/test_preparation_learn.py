@@ -18,14 +18,12 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.measuring import Measurer
 from fedveil.stages.prepare.budget import settled
-from fedveil.stages.prepare.categories import frequent
 from fedveil.stages.prepare.columns import MISSING_WORD, Columns, Outline
 from fedveil.stages.prepare.contributions import range_counts
 from fedveil.stages.prepare.learn import learn
-from fedveil.stages.prepare.learned import LearnedRule
+from fedveil.stages.prepare.learned import LearnedRule, frequent
 from fedveil.stages.prepare.loading import Unprepared
-from fedveil.stages.prepare.magnitudes import BINS, EDGES, MISSING, VALUES, ZERO, bins_of
-from fedveil.stages.prepare.ranges import Range, range_of
+from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, VALUES, ZERO, Range, bins_of, range_of
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import Measurement
 from fedveil.sums.masks.rounds import SecureSumming

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedveil.stages.prepare.levels import LEVELS, levels_of, narrowed, spread_of
+from fedveil.stages.prepare.learned import LEVELS, levels_of, narrowed, spread_of
 from fedveil.stages.prepare.ranges import Range
 
 N = 20_000

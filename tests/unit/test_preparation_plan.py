@@ -18,8 +18,8 @@ from fedveil.privacy.mechanism import Compose, Gaussian, Mechanism
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.prepare.budget import largest_within, left_for_training, settled, total_mu
-from fedveil.stages.prepare.categories import threshold_of
 from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.learned import threshold_of
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import NO_SUMS, STEPS, Measurement, NoisySums, variance_left
 from fedveil.stages.train.dpsgd.method import DpSgd

@@ -15,7 +15,7 @@ from fedveil.core.errors import BadValue
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.engine.study import evaluated
-from fedveil.models.probabilities import margins
+from fedveil.models.adjusted import margins
 from fedveil.models.spec import loss_named
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
@@ -25,9 +25,16 @@ from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.counts import borders_of, class_counts, even, places_counts, score_counts
-from fedveil.stages.evaluate.estimates import Counts
-from fedveil.stages.evaluate.found import TwoClasses, many_classes
+from fedveil.stages.evaluate.found import (
+    Counts,
+    TwoClasses,
+    borders_of,
+    class_counts,
+    even,
+    many_classes,
+    places_counts,
+    score_counts,
+)
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation, contribution
 from fedveil.stages.prepare.budget import settled
 from fedveil.stages.prepare.columns import Outline

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import fedveil
-from fedveil.federation.aggregator.refusals import REASONS
+from fedveil.federation.aggregator.turn import REASONS
 
 
 def test_every_refusal_code_is_explained() -> None:

@@ -15,10 +15,9 @@ from fedveil.privacy.mechanism_file import last_iterate_table, mechanism_of
 from fedveil.theory.closing import Part, Shape, at_once, check_plan, plan
 from fedveil.theory.composition import worst_bracket, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon
-from fedveil.theory.fixed_size import ZeroedBatchLaw
+from fedveil.theory.fixed_size import ZeroedBatchLaw, sharing
 from fedveil.theory.mixture_law import MixtureLaw
-from fedveil.theory.occupancy import sharing
-from fedveil.theory.renyi_power import greatest_power
+from fedveil.theory.renyi import greatest_power
 
 DELTA = 1e-5
 

@@ -9,11 +9,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from fedveil.core.errors import BadValue, FedveilError
 from fedveil.sums.masks import client as module
-from fedveil.sums.masks import refusals
+from fedveil.sums.masks import setting
 from fedveil.sums.masks.client import ClientRound
-from fedveil.sums.masks.keys import LOW_ORDER, agreed
+from fedveil.sums.masks.keys import LOW_ORDER, SHARE_BYTES, agreed
 from fedveil.sums.masks.messages import HEAD_BYTES, Kind, pack
-from fedveil.sums.masks.refusals import (
+from fedveil.sums.masks.rounds import SecureSumming
+from fedveil.sums.masks.server import ServerRound
+from fedveil.sums.masks.setting import (
     BadKey,
     BadMessage,
     BadShare,
@@ -27,12 +29,9 @@ from fedveil.sums.masks.refusals import (
     OutOfTurn,
     Refused,
     RoundReused,
+    Setting,
     TooFew,
 )
-from fedveil.sums.masks.rounds import SecureSumming
-from fedveil.sums.masks.server import ServerRound
-from fedveil.sums.masks.setting import Setting
-from fedveil.sums.masks.shamir import SHARE_BYTES
 from unit.masked_sums import RUN, Played, machines, play, signer, some_setting, some_values
 
 SETTING = some_setting()
@@ -240,7 +239,7 @@ def test_low_order_points_agree_on_nothing() -> None:
 
 
 def test_refusals_are_one_tree() -> None:
-    named = [value for value in vars(refusals).values() if isinstance(value, type) and issubclass(value, Refused)]
+    named = [value for value in vars(setting).values() if isinstance(value, type) and issubclass(value, Refused)]
     assert len(named) == 18
     assert all(issubclass(error, FedveilError) for error in named)
-    assert all(error.__name__ in (refusals.__doc__ or "") for error in named)
+    assert all(error.__name__ in (setting.__doc__ or "") for error in named)

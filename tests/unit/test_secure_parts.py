@@ -8,12 +8,9 @@ import pytest
 
 from fedveil.core.errors import BadValue
 from fedveil.sums.exact import largest, squared_norm
-from fedveil.sums.masks.bounds import Bounds, admit
-from fedveil.sums.masks.graph import graph_of
-from fedveil.sums.masks.keys import Draw
-from fedveil.sums.masks.refusals import OutOfBounds
-from fedveil.sums.masks.shamir import PRIME, deal, recover
-from fedveil.sums.masks.streams import add_masks
+from fedveil.sums.masks.client import graph_of
+from fedveil.sums.masks.keys import PRIME, Draw, add_masks, deal, recover
+from fedveil.sums.masks.setting import Bounds, OutOfBounds, admit
 from unit.masked_sums import some_setting
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from fedveil.sums.masks.client import ClientRound, Member
-from fedveil.sums.masks.keys import LOW_ORDER
+from fedveil.sums.masks.keys import ENVELOPE_BYTES, LOW_ORDER
 from fedveil.sums.masks.messages import HEAD_BYTES, Kind, pack, unpack
-from fedveil.sums.masks.refusals import (
+from fedveil.sums.masks.setting import (
     AliveAndGone,
     BadEnvelope,
     BadKey,
@@ -19,11 +19,10 @@ from fedveil.sums.masks.refusals import (
     OutOfTurn,
     Refused,
     RoundReused,
+    Setting,
     ShareSpent,
     TooFew,
 )
-from fedveil.sums.masks.sealed import ENVELOPE_BYTES
-from fedveil.sums.masks.setting import Setting
 from unit.masked_sums import RUN, Played, machines, play, some_setting, some_values
 
 SETTING = some_setting()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.guard import Terms
 from fedveil.ledger import Cap
 from fedveil.ledger.costs import Charged

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedveil.certificate.certify import certify, differences
-from fedveil.federation.aggregator.refusals import SiteRefused
+from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.guard import Terms
 from fedveil.ledger import Ledger
 from fedveil.planning.plan import write_plan

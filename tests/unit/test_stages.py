@@ -15,7 +15,7 @@ from fedveil.data.records import Records
 from fedveil.engine.run import evaluator_of
 from fedveil.engine.train import train
 from fedveil.federation.aggregator.across import Across
-from fedveil.federation.agreements.turns import spans
+from fedveil.federation.agreements import spans
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import study_of

@@ -9,7 +9,7 @@ import pytest
 
 from fedveil import account_for
 from fedveil.accounting.hidden import hidden_run
-from fedveil.accounting.stopping import stopped_log_delta
+from fedveil.accounting.last_iterate import stopped_log_delta
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.train.hidden.schedule import Problem, design
 from fedveil.stages.train.hidden.schedule.families import bias_and_weights

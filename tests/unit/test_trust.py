@@ -13,7 +13,7 @@ from plans import some_plan, some_records
 from fedveil.certificate.assumptions import assumptions
 from fedveil.core.errors import BadValue, CannotCertify, NotAvailable
 from fedveil.engine import sums as summing
-from fedveil.federation.agreements.turns import all_floors
+from fedveil.federation.agreements import all_floors
 from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan

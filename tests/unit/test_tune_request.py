@@ -7,7 +7,7 @@ import pytest
 
 from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
-from fedveil.federation.agreements.terms import plan_of
+from fedveil.federation.agreements import plan_of
 from fedveil.planning.plan import write_plan
 from fedveil.planning.study import Study, study_of
 from fedveil.planning.tune_request import read_tune

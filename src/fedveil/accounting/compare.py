@@ -21,8 +21,7 @@ from fedveil.accounting.loss_distribution import LossCurve, LossDistributionAcco
 from fedveil.accounting.profile import law_of_bounds
 from fedveil.accounting.renyi import RenyiAccountant
 from fedveil.accounting.sampled import best_pairs
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import number, whole
 from fedveil.privacy.guarantee import Answer, Bound, Moves, Status
 from fedveil.privacy.mechanism import (
@@ -35,7 +34,7 @@ from fedveil.privacy.mechanism import (
     alike,
     flatten,
 )
-from fedveil.theory.hops import log_delta_upper
+from fedveil.theory.composition import log_delta_upper
 from fedveil.theory.loss import FiniteLaw
 from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon
 

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from fedveil.accounting.loss_distribution import LossCurve, LossDistributionAccountant
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.privacy.mechanism import ApproximateDP
 from fedveil.theory.concentrated import Concentrated, gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon
-from fedveil.theory.renyi import closed_epsilon, largest_zeta, least_delta, least_epsilon, mironov_epsilon
-from fedveil.theory.renyi_power import greatest_power
+from fedveil.theory.renyi import (
+    closed_epsilon,
+    greatest_power,
+    largest_zeta,
+    least_delta,
+    least_epsilon,
+    mironov_epsilon,
+)
 
 _EXACT = LossDistributionAccountant()
 

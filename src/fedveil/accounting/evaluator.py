@@ -10,10 +10,9 @@ from fedveil.core.errors import FedveilError
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Answer, Bound, Moves, Status
 from fedveil.privacy.mechanism import LastIterate
-from fedveil.theory.composition import Uses
+from fedveil.theory.composition import Uses, group_curve
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.hops import group_curve
 from fedveil.theory.loss import LossLaw
 from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
 

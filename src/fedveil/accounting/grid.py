@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from fedveil.accounting.evaluator import least_of
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Answer, Bound, Moves
 from fedveil.theory.grid import (

@@ -7,24 +7,139 @@ bound that needs convexity or a projection withdraws with a reason if they are m
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
 from fedveil.accounting.evaluator import Evaluator, mean_theta, moves_of, needs_gaussian, no_contraction, withdrawn
 from fedveil.accounting.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
-from fedveil.accounting.papers import diffusion_bound, iteration_bound
 from fedveil.accounting.sampled import sampled_evaluators
-from fedveil.accounting.stopping import LARGEST_TABLE, followed, stopped_log_delta
 from fedveil.accounting.tight import position_bound, transport_bound
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Moves
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.blocks import LogDivergence, block_contraction, linear_contraction, nonlinear_contraction
 from fedveil.theory.composition import delta_bracket
+from fedveil.theory.concentrated import delta_of_curve
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.loss import LaplaceLaw
 from fedveil.theory.numerics import ROUNDING, log_sum
+from fedveil.theory.renyi import iteration_delta, iteration_kappa, stopped_zeta
+from fedveil.theory.shift import uses_mu
+
+# Bounds that the papers compare with: for figures, never certified.
+
+
+def diffusion_bound(run: LastIterate) -> Evaluator:
+    """Return the diffusion bound of Asoodeh, Diaz and Calmon (2020), Proposition 1."""
+    name = "renyi-diffusion"
+    fits = (
+        run.noise == "gaussian"
+        and run.batch == 1
+        and run.passes == 1
+        and run.order == "public"
+        and run.place is not None
+    )
+    scalar = isinstance(run.step_size, float | int) and isinstance(run.noise_std, float | int)
+    if not (
+        fits and scalar and run.further is None and run.smoothness is not None and run.stopping == "end" and run.convex
+    ):
+        return withdrawn(name, "stated for one place, batches of one, and constant smooth convex steps")
+    step, beta, lam = float(run.step_size), run.smoothness, run.strong_convexity  # type: ignore[arg-type]
+    if step > 2 / (beta + lam) or beta + lam == 0:
+        return withdrawn(name, "needs step_size <= 2/(smoothness + strong_convexity)")
+    shrink = math.sqrt(max(0.0, 1 - 2 * step * beta * lam / (beta + lam)))
+    later = run.rounds - (run.place or 1)
+    kappa = iteration_kappa(run.lipschitz, float(run.noise_std), shrink, later)  # type: ignore[arg-type]
+    return Evaluator(
+        name,
+        "comparison",
+        "Asoodeh, Diaz and Calmon (2020), Proposition 1; for figures",
+        lambda e: math.log(max(iteration_delta(e, kappa), 1e-300)),
+    )
+
+
+def iteration_bound(run: LastIterate) -> Evaluator:
+    """Return the bound of Feldman et al. (2018) for random stopping, as quoted in Asoodeh's slides."""
+    name = "renyi-iteration"
+    scalar = isinstance(run.noise_std, float | int)
+    if not (
+        run.stopping == "random"
+        and run.further is None
+        and run.noise == "gaussian"
+        and run.batch == 1
+        and run.passes == 1
+        and scalar
+    ):
+        return withdrawn(name, "stated for random stopping, one pass, and batches of one")
+    noise = float(run.noise_std)  # type: ignore[arg-type]
+
+    def log_delta(epsilon: float) -> float:
+        limit = (1 + math.sqrt(1 + 2 * noise**2 / run.lipschitz**2)) / 2
+        value = delta_of_curve(lambda a: stopped_zeta(a, run.lipschitz, noise, run.rounds), epsilon, (1.0001, limit))
+        return math.log(max(value, 1e-300))
+
+    return Evaluator(
+        name,
+        "comparison",
+        "Feldman et al. (2018) for random stopping, as quoted in Asoodeh's slides; for figures",
+        log_delta,
+    )
+
+
+# A run that stops at a uniformly random round: the optimal shift at every stop, averaged over the stops.
+#
+# The released model is a mixture over the stops, and delta is jointly convex, so its delta is at most the mean of those
+# at each stop; a stop before the record's first use tells nothing. Theory page: optimal-shift.md.
+
+LARGEST_TABLE = 8000  # pairs of a place and a stop that are followed; for rounds of one kind, one place
+
+
+@lru_cache(maxsize=8)
+def stopped_mus(run: LastIterate) -> tuple[Vector, Vector]:
+    """Return mu and weight of every stop, a row for each place: alternatives in a public order, one row in a secret
+    one.
+
+    Rounds of one kind: only the number of uses and the rounds after the last one matter, so one place serves for all.
+    """
+    state = hidden_run(run)
+    rounds, first = run.rounds, state.places[:, 0]
+    alike = state.constant and (state.weights is not None or run.place is None)
+    if alike:
+        first = np.zeros(1, dtype=first.dtype)
+    mus = np.zeros((first.size, run.total))
+    for uses in range(1, run.passes + 1):
+        used = first[:, None] + rounds * np.arange(uses)[None, :]
+        ends = used[:, -1:] + 1 + np.arange(rounds)[None, :]
+        gaps = state.rounds.gap[used][:, None, :]
+        released = np.minimum(ends, run.total) + (run.until_release - run.total)  # further rounds follow every stop
+        at_stop = uses_mu(state.rounds, used[:, None, :], gaps, released)
+        row, at = np.nonzero(ends <= run.total)
+        mus[row, ends[row, at] - 1] = at_stop[row, at]
+    weights = np.full(mus.shape, 1 / run.total)
+    if state.weights is None:
+        return mus, weights
+    if not alike:
+        return mus.reshape(1, -1), (weights * state.weights[:, None]).reshape(1, -1)
+    places = np.minimum(rounds, run.total - np.arange(run.total))  # how many places see so much before the end
+    return mus, places[None, :] * float(state.weights[0]) / run.total
+
+
+def followed(run: LastIterate) -> bool:
+    """Return whether the run is short enough to be followed stop by stop."""
+    state = hidden_run(run)
+    return run.total * (1 if state.constant else state.places.shape[0]) <= LARGEST_TABLE
+
+
+def stopped_log_delta(run: LastIterate, epsilon: float) -> float:
+    """Return the logarithm of the mean over the stops, at the worst public or over secret places; rounded up."""
+    mus, weights = stopped_mus(run)
+    rows = []
+    for row, share in zip(mus, weights, strict=True):
+        seen = row > 0
+        rows.append(log_sum(log_theta(epsilon, row[seen]) + np.log(share[seen])) if seen.any() else -math.inf)
+    return max(max(rows), -690.0) + ROUNDING
+
 
 _MOST_STEPS = 5000  # most rounds for which one-round contraction is followed round by round
 

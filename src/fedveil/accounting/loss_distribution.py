@@ -26,7 +26,7 @@ from fedveil.theory.composition import Bracket, Uses, worst_bracket, worst_delta
 from fedveil.theory.concentrated import gaussian_epsilon, group_epsilon_delta
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.exchange import exchange_law
-from fedveil.theory.fixed_size import ZeroedBatchLaw
+from fedveil.theory.fixed_size import ZeroedBatchLaw, follows_sharing, shared_batches
 from fedveil.theory.loss import (
     LARGEST_GROUP,
     FiniteLaw,
@@ -39,7 +39,6 @@ from fedveil.theory.loss import (
     SwappedLaw,
 )
 from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
-from fedveil.theory.occupancy import follows_sharing, shared_batches
 from fedveil.theory.sampled_poisson import group_exchange_law
 
 Counted = tuple[tuple[LossLaw, int], ...]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedveil.accounting.last_iterate import evaluators
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.numerics import REPORTED_DELTA, check_delta, check_epsilon, smallest_epsilon

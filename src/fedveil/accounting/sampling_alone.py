@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedveil.accounting.curious import known_draws
 from fedveil.accounting.evaluator import Evaluator, epsilon_of
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.last_iterate import evaluators
-from fedveil.accounting.sampled_observers import known_draws
 from fedveil.privacy.mechanism import LastIterate
 
 _NOT_PRIVATE = 40.0  # epsilon beyond which nothing is private: no target may be larger

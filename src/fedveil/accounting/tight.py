@@ -19,11 +19,10 @@ from fedveil.accounting.evaluator import (
 from fedveil.accounting.hidden import first_rounds, hidden_run, shift_mus
 from fedveil.core.values import Indices
 from fedveil.privacy.mechanism import LastIterate
+from fedveil.theory.composition import group_curve
 from fedveil.theory.divergence import log_theta
-from fedveil.theory.hops import group_curve
 from fedveil.theory.numerics import ROUNDING, log_sum
-from fedveil.theory.position import Star, chance_unused, stars, unused_star
-from fedveil.theory.position_program import program
+from fedveil.theory.position import Star, chance_unused, program, stars, unused_star
 from fedveil.theory.transport import Transport, transport
 
 _MOST_TABLES = 8  # most rounds after the use that transport follows

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedveil.audit.finding import Finding
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Adversary, finite_or_none
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 Kind = Literal["lower-bound", "estimate"]

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.audit.leakage import Reading, label_of, read_layer, read_outer
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.models.torch.library import need_torch, torch
 

@@ -23,8 +23,7 @@ from scipy.optimize import brentq
 from fedveil.audit.claim import Claim, Curve, GaussianCurve
 from fedveil.audit.confidence import at_most, exactly
 from fedveil.audit.finding import Finding, Verdict
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.values import Vector
 
 Coins = NDArray[np.bool_]

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 
 Greys = list[list[int]]

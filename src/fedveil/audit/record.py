@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedveil.audit.finding import Finding, finding_of
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 
 FORMAT = 1

@@ -11,7 +11,7 @@ from fedveil.stages.evaluate.request import Apart
 from fedveil.stages.evaluate.words import apart_rows, apart_words
 from fedveil.stages.evaluate.words import assumption_rows as evaluation_rows
 from fedveil.stages.measured.plan import GENERATOR, PROFILE, MeasuredPlan
-from fedveil.stages.prepare.words import assumption_rows
+from fedveil.stages.prepare.request import assumption_rows
 from fedveil.stages.train.registry import assumptions_of
 from fedveil.stages.train.share_words import ADDED, SUMS_ALONE, Row, words_of
 

@@ -19,11 +19,10 @@ from fedveil.accounting.grid import on_grid
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.data_set import DataSet, data_set_of
 from fedveil.certificate.stage_words import MODEL, released_rows, words_of
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
-from fedveil.data.read_npz import model_arrays
+from fedveil.data.read_formats import model_arrays
 from fedveil.ledger import Cost, Entry, parse_export, read_export
 from fedveil.ledger.budget import total
 from fedveil.ledger.costs import cost_of, covered

@@ -12,8 +12,7 @@ from fedveil.accounting.compare import account_for
 from fedveil.accounting.convert import Approximate, Definition, GaussianPromise, Renyi, RepeatedApproximate, Truncated
 from fedveil.accounting.places import PlaceCurve, PlaceDeltas, place_curve, place_deltas
 from fedveil.cli.show import Json, digits, out, plain_table, rounded_up, show
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.privacy.guarantee import Answer, finite_or_none
 from fedveil.privacy.mechanism import ApproximateDP, LastIterate, Mechanism, flatten

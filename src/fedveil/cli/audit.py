@@ -15,8 +15,7 @@ from fedveil.audit.finding import Finding, Verdict
 from fedveil.audit.record import FILE, write_audit
 from fedveil.certificate.certify import is_measured
 from fedveil.cli.show import Json, Module, out, rounded_up, show
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.engine.files import PRIVATE, PUBLIC, private_folder, write_atomically

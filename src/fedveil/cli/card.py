@@ -7,8 +7,7 @@ import typer
 
 from fedveil.certificate.certify import certify_written
 from fedveil.cli.show import Json, out, show
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.files import read_file
 from fedveil.data.tables import nearest
 from fedveil.version import __version__

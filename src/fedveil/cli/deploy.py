@@ -11,8 +11,7 @@ from fedveil.cli.progress import progress
 from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show
 from fedveil.cli.studies import Quiet, StudyFile, report_sites, show_result
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import PUBLIC, write_atomically
 from fedveil.federation.aggregator.trace import picture, read_status
 from fedveil.federation.deploy.check import check_place

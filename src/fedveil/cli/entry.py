@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedveil.cli.progress import waiting
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show, tell_total, total_json
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.data.address import bare
 from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft

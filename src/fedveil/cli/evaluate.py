@@ -8,7 +8,7 @@ import typer
 from fedveil.cli.progress import waiting
 from fedveil.cli.quality import tell_evaluation, tell_quality
 from fedveil.cli.show import Json, Module, out, rounded_up, show, tell_total, total_json
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.jobs.evaluation import Evaluated, evaluate_model, evaluate_publicly
 from fedveil.privacy.guarantee import Neighbours, Unit
 from fedveil.release.bundle import FILE as BUNDLE

@@ -7,8 +7,7 @@ import typer
 
 from fedveil.cli.progress import waiting
 from fedveil.cli.show import Json, Module, out, show
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.jobs.forget import RECEIPT, forget, plan_forgetting
 from fedveil.planning.forget_design import ForgetDesign, table_of
 

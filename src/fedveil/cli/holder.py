@@ -12,12 +12,11 @@ from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import private_folder, sole_use
-from fedveil.federation.agreements.encrypted import KEY_FILE
+from fedveil.federation.agreements import KEY_FILE
 from fedveil.federation.deploy.files import read_site
 from fedveil.federation.site.key_holder import KeyHolder
-from fedveil.federation.site.record import World
+from fedveil.federation.site.record import World, clear_records
 from fedveil.federation.site.socket import listening, serve
-from fedveil.federation.site.upkeep import clear_records
 
 
 def keyholder(

@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from fedveil.cli.show import Json, digits, out, rounded_up, show
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.ledger import Cost, Ledger
 from fedveil.ledger.costs import Rule, charged
 from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of

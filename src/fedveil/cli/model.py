@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedveil.cli.show import Json, Module, out, show
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.data.tables import nearest
 from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.jobs.personal import personalise

@@ -1,14 +1,14 @@
 """What the operator of a site or of a key reads before the first answer: what will run, what it promises and costs."""
 
 from fedveil.cli.show import rounded_up
-from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.agreements import Carried
 from fedveil.ledger.costs import cost_of
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
-from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.prepare.request import fact_rows
 from fedveil.stages.train.registry import facts_of
 
 _COUNTED = {

@@ -11,15 +11,14 @@ from fedveil.certificate.certify import certify_any
 from fedveil.cli.plan_page import page
 from fedveil.cli.serving import give_memory_back, say, stop_requests
 from fedveil.cli.show import Json, show
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.federation.deploy.files import read_holder, read_peers, read_site
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
-from fedveil.federation.site.record import World
+from fedveil.federation.site.record import World, clear_records, forget_computed
 from fedveil.federation.site.socket import listening, serve
-from fedveil.federation.site.upkeep import clear_records, forget_computed
 from fedveil.ledger import Ledger
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import Neighbours, Unit

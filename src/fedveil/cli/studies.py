@@ -34,8 +34,7 @@ from fedveil.cli.show import (
     tell_total,
     total_json,
 )
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.strict_json import read_object
 from fedveil.engine.system import System
 from fedveil.jobs.local import Result, plan_study, run_study, tune_study
@@ -46,11 +45,12 @@ from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
 from fedveil.planning.study import Study, parse_study, tables_of
 from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
 from fedveil.release.bundle import FILE as BUNDLE
+from fedveil.release.tracking import load_mlflow, log_to_mlflow
 from fedveil.signing.keys import read_signer
 from fedveil.signing.signature import FILE as SIGNATURE
 from fedveil.signing.signature import Signature, check_signature
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
-from fedveil.stages.prepare.words import fact_rows as preparation_facts
+from fedveil.stages.prepare.request import fact_rows as preparation_facts
 from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.stages.train.registry import facts_of, title_of
 from fedveil.version import __version__
@@ -59,6 +59,9 @@ StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/s
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
 Sign = Annotated[Path | None, typer.Option("--sign", help="A key that signs the certificate; from: fedveil keys new.")]
+Mlflow = Annotated[
+    str | None, typer.Option("--mlflow", help="Log what is released to this experiment of MLflow (extra mlflow).")
+]
 
 _MOST_NOTES = 12  # sentences for the data holder on the screen
 DEMO_NAME = "Breast cancer, 4 hospitals"
@@ -133,12 +136,14 @@ def run(
         Path | None, typer.Option("--trace", help="With --on: a file for a timeline of all rounds.")
     ] = None,
     sign: Sign = None,
+    mlflow: Mlflow = None,
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train, certify, report."""
     require(trace is None or on is not None, "--trace", "be left out without --on: there are no messages", trace)
+    _check_mlflow(mlflow)
     with progress(quiet) as watch:
         if on is None:
             result = run_study(study, folder, resume=resume, watch=watch, sign=sign, system=telling(quiet, watch.stage))
@@ -148,6 +153,7 @@ def run(
             tell = report_sites(quiet)
             result = run_on(study, folder, on, resume=resume, watch=watch, tell=tell, sign=sign, trace=trace)
     show_result(result, quiet, as_json)
+    _log(folder, mlflow)
 
 
 def tune(
@@ -155,14 +161,29 @@ def tune(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted search.")] = False,
     sign: Sign = None,
+    mlflow: Mlflow = None,
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Search over the study's [tune] table, release only the best model, and charge what the search costs."""
+    _check_mlflow(mlflow)
     with progress(quiet, counted="trial") as watch:
         result = tune_study(study, folder, resume=resume, watch=watch, sign=sign, system=System(tell=watch.stage))
     show_result(result, quiet, as_json)
+    _log(folder, mlflow)
+
+
+def _check_mlflow(experiment: str | None) -> None:
+    """Load MLflow before anything is charged, if the run is to be logged there."""
+    if experiment is not None:
+        load_mlflow()
+
+
+def _log(folder: Path, experiment: str | None) -> None:
+    if experiment is not None:
+        run = log_to_mlflow(folder, experiment)
+        Console(stderr=True).print(f"MLflow: logged to {experiment!r} as run {run}", soft_wrap=True)
 
 
 def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json = False) -> None:

@@ -10,7 +10,7 @@ from fedveil.cli.progress import progress, waiting
 from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show, tell_guarantees, tell_total, total_json
 from fedveil.cli.studies import Quiet, report_sites
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.engine.system import System
 from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on
 from fedveil.jobs.synthesis import PAGE, SynthesisResult, sample, synthesise

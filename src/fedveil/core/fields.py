@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import filled
 from fedveil.core.values import number, whole
 

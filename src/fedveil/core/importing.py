@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 
 _NAME = 'be "package.file:function", found on Python\'s path or in the current folder'
 _GIVEN = "given"  # in place of a file, for what has no name that another process could import

@@ -5,7 +5,7 @@ Page: docs/limits.md. Each limit is far above what anybody needs and far below w
 
 from typing import Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 CELLS: Final = 2 * 10**9  # numbers in all rows of a source: 16 GB as float64
 COLUMNS: Final = 10**6  # columns of a file

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.limits import KEYS, NESTED, TABLES
 
 # Texts and comments, which may hold any sign. Quantifiers do not give back what they took: the time is linear.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

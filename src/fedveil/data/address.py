@@ -4,7 +4,7 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 HIDDEN: Final = "***"
 DUCKDB: Final = "duckdb:"  # a Parquet file, or a folder of them, read through DuckDB

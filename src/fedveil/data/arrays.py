@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.importing import give
 from fedveil.data.features import features_of
 from fedveil.data.load import targets_of

@@ -14,7 +14,7 @@ from hashlib import shake_256
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector, whole
 from fedveil.data.records import Records
 from fedveil.privacy.guarantee import Neighbours, Unit

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import Texts
-from fedveil.data.feature_map import map_names, mapped_rows
 from fedveil.data.missing import Filled, Mask
-from fedveil.data.rows import cut_rows
+from fedveil.data.rows import cut_rows, map_names, mapped_rows
 from fedveil.data.spec import Source
 from fedveil.data.table import Table
 

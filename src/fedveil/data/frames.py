@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.data.arrow import arrow
+from fedveil.core.errors import require
+from fedveil.data.opening import arrow
 from fedveil.data.typed import Column, column_of, is_nested
 
 _MISSING: Final = ("NAType", "NaTType")  # of pandas, which need not be installed

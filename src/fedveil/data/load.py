@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import Texts
 from fedveil.data.features import features_of
 from fedveil.data.fingerprint import Part, RawRows, rows_of
-from fedveil.data.labels import above, class_indices, scaled
-from fedveil.data.missing import Mask, settle_missing, without_client
+from fedveil.data.missing import Mask, above, class_indices, scaled, settle_missing, without_client
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import total_bound

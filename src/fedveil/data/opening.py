@@ -1,6 +1,7 @@
 """Open files, with gzip by suffix, and turn every kind of failure into one sentence."""
 
 import gzip
+import importlib
 import io
 import resource
 import zlib
@@ -9,11 +10,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import open_file
 from fedveil.core.limits import LINE, MEMORY, check_inflated
-from fedveil.data.arrow import arrow
+
+# The door to pyarrow, which is loaded when something is read: --help and accounting do without it.
+
+
+class _Library:
+    """A module that is imported when its first name is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+arrow: Any = _Library("pyarrow")
+compute: Any = _Library("pyarrow.compute")
+csv: Any = _Library("pyarrow.csv")
+parquet: Any = _Library("pyarrow.parquet")
+dataset: Any = _Library("pyarrow.dataset")
+ipc: Any = _Library("pyarrow.ipc")
+
 
 _PIECE = 2**20  # bytes at a time
 

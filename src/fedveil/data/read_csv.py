@@ -16,12 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.limits import LINE, check_columns
-from fedveil.data.arrow import arrow, compute, csv
 from fedveil.data.cells import MISSING, usual_writing
-from fedveil.data.opening import bytes_of, native
+from fedveil.data.opening import arrow, bytes_of, compute, csv, native
 from fedveil.data.spec import Source
 from fedveil.data.table import Batch, Opened
 from fedveil.data.typed import typed

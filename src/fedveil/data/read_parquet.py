@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.limits import check_cells, check_columns, check_unpacked
-from fedveil.data.arrow import arrow, compute, ipc, parquet
-from fedveil.data.opening import bytes_of, damage_told, memory_limit, native
+from fedveil.data.opening import arrow, bytes_of, compute, damage_told, ipc, memory_limit, native, parquet
 from fedveil.data.table import Batch, Opened
 from fedveil.data.typed import is_nested, typed
 

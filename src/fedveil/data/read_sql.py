@@ -12,13 +12,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, NotAvailable
+from fedveil.core.errors import BadValue, NotAvailable, require
 from fedveil.core.limits import check_cells, check_columns
 from fedveil.data.address import DUCKDB, HIDDEN, driven, file_of
-from fedveil.data.arrow import arrow, dataset
 from fedveil.data.cells import canonical
-from fedveil.data.opening import memory_limit
+from fedveil.data.opening import arrow, dataset, memory_limit
 from fedveil.data.read_parquet import check_texts, parquet_file
 from fedveil.data.spec import Source
 from fedveil.data.table import Batch, Opened, frame_of

@@ -12,13 +12,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import filled, table
 from fedveil.core.values import Matrix, Vector
 from fedveil.data.cells import canonical
 from fedveil.data.column import Cells, Column, Mask, Place
-from fedveil.data.feature_map import check_name, map_names, mapped_rows
-from fedveil.data.rows import cut_rows, total_bound
+from fedveil.data.rows import check_name, cut_rows, map_names, mapped_rows, total_bound
 from fedveil.data.spec import MISSING, OTHER, Source, Span
 from fedveil.data.table import Choice
 from fedveil.data.tables import known_keys, number, sequence, span, stated, whole

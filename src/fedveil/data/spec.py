@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Literal, Self, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_fields, ruled
 from fedveil.data.address import is_database, without_secret
 from fedveil.data.cells import MISSING as MISSING
 from fedveil.data.cells import canonical
-from fedveil.data.feature_map import check_stated
+from fedveil.data.rows import check_stated
 from fedveil.data.tables import (
     by_column,
     field_names,

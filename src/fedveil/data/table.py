@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.limits import check_cells
 from fedveil.core.values import Indices, Vector
-from fedveil.data.arrow import arrow
 from fedveil.data.cells import Texts, check_texts, numbers_of, refuse_infinite
 from fedveil.data.fingerprint import Part, RawRows, rows_together
+from fedveil.data.opening import arrow
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest
 from fedveil.data.typed import Column, cells_of, column_of, is_numbers, stacked, texts_of, typed, vector_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 
 def nearest(word: str, known: Collection[str]) -> str:

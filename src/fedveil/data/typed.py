@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
-from fedveil.data.arrow import arrow, compute
 from fedveil.data.cells import Texts, canonical
 from fedveil.data.fingerprint import Cells
+from fedveil.data.opening import arrow, compute
 
 Column = Any  # a ChunkedArray or an Array of Arrow
 Respell = Callable[[list[str]], list[str]]

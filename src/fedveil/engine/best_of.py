@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.data.load import Loaded
 from fedveil.engine.ending import TRIALS

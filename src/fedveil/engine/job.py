@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError, Interrupted, why
+from fedveil.core.errors import BadValue, FedveilError, Interrupted, require, why
 from fedveil.core.files import public_folder
 from fedveil.core.tables import first_difference
 from fedveil.engine.ending import LAST, destroy_secrets, end_release, has_released

@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.strict_json import read_object
 from fedveil.engine.files import write_atomically
 from fedveil.stages.train.acting import Done, Rounds

@@ -24,8 +24,7 @@ from fedveil.stages.evaluate.evaluator import ModelEvaluator
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.prepare.learn import learn
-from fedveil.stages.prepare.learned import LearnedRule
-from fedveil.stages.prepare.monotone import made_monotone
+from fedveil.stages.prepare.learned import LearnedRule, made_monotone
 from fedveil.stages.sums import FILE as PREPARATION
 
 

@@ -6,7 +6,7 @@ The caller holds the data and decides what leaves.
 from collections.abc import Callable
 from typing import Any
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.data.records import Records
 from fedveil.engine.measure import loss_on
 from fedveil.engine.sums import summing_of

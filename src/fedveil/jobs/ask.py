@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedveil.certificate.certify import MeasuredCertificate
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import public_folder
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import table

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedveil.certificate.certify import Certificate
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import known, table
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records

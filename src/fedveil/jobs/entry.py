@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.certificate.certify import MeasuredCertificate, certify_measured
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import filled
 from fedveil.data.address import DUCKDB, bare, is_database
 from fedveil.data.spec import Features, Source
@@ -25,10 +25,9 @@ from fedveil.jobs.draft.study import Draft, DraftColumns, DraftPrivacy, DraftTar
 from fedveil.ledger.place import POINTER
 from fedveil.planning.study import Books
 from fedveil.privacy.target import Target
-from fedveil.stages.profile.budget import profile_plan
 from fedveil.stages.profile.found import Profile
 from fedveil.stages.profile.learn import profile_of
-from fedveil.stages.profile.request import ProfileRequest, open_data
+from fedveil.stages.profile.request import ProfileRequest, open_data, profile_plan
 from fedveil.version import __version__
 
 STUDY = "study.toml"

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedveil.certificate.certify import MeasuredCertificate, certify_measured
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import filled
 from fedveil.data.fingerprint import RawRows

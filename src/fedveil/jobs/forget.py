@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import AlreadyFinished, BadValue
+from fedveil.core.errors import AlreadyFinished, BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices
 from fedveil.data.load import Loaded

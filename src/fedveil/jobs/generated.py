@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from fedveil.certificate.certify import certify, certify_measured, is_measured
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import read_file
 from fedveil.core.tables import read_tables
 from fedveil.planning.study import Study

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedveil.certificate.certify import Certificate, certify
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import Allowed, allowed_now, give
 from fedveil.core.limits import check_cells
 from fedveil.core.tables import table
@@ -39,6 +38,7 @@ from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.bundle import Bundle
 from fedveil.release.model import ReleasedModel
 from fedveil.release.personal import FILE as PERSONAL
+from fedveil.release.tracking import log_to_mlflow
 from fedveil.signing.keys import SigningKey, read_key
 from fedveil.signing.signature import FILE as SIGNATURE
 from fedveil.signing.signature import Signature, check_signature, signature_in
@@ -126,6 +126,10 @@ class Result:
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
         return ReleasedModel(Bundle.read(self.folder), self.allowed)
+
+    def log_to_mlflow(self, experiment: str, tracking: str | None = None) -> str:
+        """Log what the run released to an experiment of MLflow, and return the identifier of the MLflow run."""
+        return log_to_mlflow(self.folder, experiment, tracking)
 
     def _repr_html_(self) -> str:
         """Return certificate, quality and model for a notebook."""

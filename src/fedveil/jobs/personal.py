@@ -15,23 +15,22 @@ from typing import Any, Final
 import numpy as np
 from scipy.optimize import minimize
 
-from fedveil.core.checks import require
-from fedveil.core.errors import AlreadyFinished, BadValue, why
+from fedveil.core.errors import AlreadyFinished, BadValue, require, why
 from fedveil.core.files import owners_folder
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import Texts, canonical, numbers_of
 from fedveil.data.column import as_texts
-from fedveil.data.labels import above, class_indices, scaled
 from fedveil.data.load import Loaded
+from fedveil.data.missing import above, class_indices, scaled
 from fedveil.data.records import Records
 from fedveil.data.row_rule import Labels
 from fedveil.data.sources import Chunk, chunks
 from fedveil.data.tables import nearest
 from fedveil.engine.files import clear_parts, private_folder, write_atomically
 from fedveil.federation.site.data import read_site_data
+from fedveil.models.adjusted import margins
 from fedveil.models.loss import Loss
 from fedveil.models.personal_request import LEAST, PersonalRequest
-from fedveil.models.probabilities import margins
 from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.bundle import Bundle
 from fedveil.release.model import ReleasedModel

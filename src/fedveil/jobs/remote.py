@@ -17,15 +17,14 @@ from fedveil.engine.ending import check_unfinished, has_released
 from fedveil.engine.files import private_folder, sole_use
 from fedveil.engine.study import planned_for
 from fedveil.engine.system import Progress, System
+from fedveil.federation.aggregator.consortium import Held, kept_rule
 from fedveil.federation.aggregator.conversation import SECRETS, Conversation, begin, check_folder
 from fedveil.federation.aggregator.federate import Federation, check_carried
-from fedveil.federation.aggregator.held import Held, kept_rule
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.aggregator.trace import STATUS, RunStatus, Trace
 from fedveil.federation.carrying.trial import TrialNetwork, deal_clients, site_names
-from fedveil.federation.deploy.files import Deployment, Engine, read_deployment
-from fedveil.federation.deploy.units import INSIDE
+from fedveil.federation.deploy.files import INSIDE, Deployment, Engine, read_deployment
 from fedveil.federation.flower.local import local_network
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.nvflare.local import local_flare

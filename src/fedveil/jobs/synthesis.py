@@ -11,8 +11,7 @@ import numpy as np
 
 from fedveil.certificate.certify import Certificate, MeasuredCertificate, certify_measured, is_measured
 from fedveil.certificate.stage_words import ROWS
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import public_folder, read_file
 from fedveil.core.tables import known, table
 from fedveil.engine.ending import check_unfinished

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, final, get_args
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.ledger import store
 from fedveil.ledger.budget import Cap, Cost, tightened, total
 from fedveil.ledger.costs import Charged, charged

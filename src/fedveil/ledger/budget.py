@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Self, get_args
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 
 

@@ -14,8 +14,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.core.strict_json import read_json
 
 Kind = Literal["cap", "charge", "progress", "release", "failed"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import read_file
 from fedveil.ledger.entry import GENESIS, HASH, Entry, LedgerBroken, canonical, check_run, check_stories, link, parse
 

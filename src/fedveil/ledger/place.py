@@ -19,8 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.data.address import DUCKDB, server_of, sqlite_file
 from fedveil.data.fingerprint import content_of
 from fedveil.data.spec import Source

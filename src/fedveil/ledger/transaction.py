@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Self
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, Cost, total
 from fedveil.ledger.costs import cost_of

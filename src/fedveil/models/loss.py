@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Indices, Matrix, Vector, number
 
 Prediction = Literal["class", "number", "count", "survival", "row"]

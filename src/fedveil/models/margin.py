@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Matrix, Vector, number
 from fedveil.models.loss import (
     Constants,

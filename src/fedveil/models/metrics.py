@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
-from fedveil.models.adjusted import Adjusted
+from fedveil.models.adjusted import Adjusted, likeliest, probabilities
 from fedveil.models.intervals import Interval, area, around, wilson
 from fedveil.models.loss import Loss
-from fedveil.models.probabilities import likeliest, probabilities
 from fedveil.models.survival import concordance, constant_loss
 
 BINS = 10  # of the calibration curve, of equal width

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_empty
 from fedveil.core.tables import filled
 from fedveil.core.values import number, whole

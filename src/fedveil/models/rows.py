@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Matrix, Vector
 
 UNIT = 2.0**-53  # largest relative error of one rounded operation

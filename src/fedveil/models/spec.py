@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.values import number, whole
 from fedveil.models.adjusted import Adjusted, check_class_weights, check_threshold

@@ -10,11 +10,11 @@ from typing import Final, final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
-from fedveil.theory.factor import Factor
+from fedveil.theory.correlated import Factor
 
 _PART: Final = 4096  # coordinates drawn at a time, so that drawing needs no memory the size of the model
 

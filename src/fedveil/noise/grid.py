@@ -17,7 +17,7 @@ from typing import Final, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.grid import MOST_STEPS
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedveil.accounting.grid import inner_target
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.fields import groups_of
 from fedveil.core.limits import PARAMETERS
 from fedveil.core.tables import filled
@@ -15,7 +14,7 @@ from fedveil.data.records import DataShape
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.plan import HeldOutRecords, Origin, Plan, check_canaries
 from fedveil.planning.promises import grid_of, promise
-from fedveil.privacy.arsinh import COSTS_MORE, NAME
+from fedveil.privacy.passes import COSTS_MORE, NAME
 from fedveil.stages.evaluate.statement import Evaluation
 from fedveil.stages.prepare.budget import largest_within, left_for_training
 from fedveil.stages.sums import NoisySums

@@ -13,8 +13,7 @@ import numpy as np
 
 from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.hidden import per_round
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import Vector
 from fedveil.planning.forgetting import Forgetting
 from fedveil.planning.plan import HeldOutRecords, Plan, why_not_forgotten

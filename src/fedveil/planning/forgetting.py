@@ -7,7 +7,7 @@ forgetting.md.
 from dataclasses import dataclass
 from typing import Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import whole
 
 

@@ -14,14 +14,13 @@ import numpy as np
 
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.observers import Participation
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.tables import known, read_tables, table, write_tables
 from fedveil.core.values import whole
 from fedveil.data.canaries import check_count
-from fedveil.data.feature_map import check_name
 from fedveil.data.records import DataShape
+from fedveil.data.rows import check_name
 from fedveil.data.spec import PLACES, Places
 from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import ModelPlan

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_empty
 from fedveil.core.tables import known
 from fedveil.core.values import number, whole

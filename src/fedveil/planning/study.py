@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.files import read_file
 from fedveil.core.tables import filled, known, read_tables, table

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify, FedveilError
+from fedveil.core.errors import CannotCertify, FedveilError, require
 from fedveil.planning.design import Planned
 from fedveil.planning.plan import Plan, write_plan
 from fedveil.planning.promises import promise

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.limits import PASSES, ROUNDS
 from fedveil.core.values import many, number, settle, whole
-from fedveil.privacy.arsinh import ArsinhGaussian as ArsinhGaussian
 from fedveil.privacy.guarantee import Neighbours
+from fedveil.privacy.passes import ArsinhGaussian as ArsinhGaussian
 from fedveil.privacy.passes import IndependentGaussian as IndependentGaussian
 from fedveil.privacy.passes import ShuffledGaussian as ShuffledGaussian
 from fedveil.privacy.passes import check_neighbours as _check_neighbours

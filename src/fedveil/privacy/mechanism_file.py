@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import known, read_tables, table
 from fedveil.privacy.mechanism import (
     ApproximateDP,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import number
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 

@@ -10,7 +10,7 @@ docs/trust.md; proof: docs/theory/noise-shares.md.
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, Literal, TypeVar, final, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.values import whole
 from fedveil.privacy.guarantee import Adversary

@@ -16,14 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import read_file
 from fedveil.core.limits import check_unpacked
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Vector
 from fedveil.data.opening import damage_told
-from fedveil.data.read_npz import model_arrays
+from fedveil.data.read_formats import model_arrays
 from fedveil.data.row_rule import RowRule
 from fedveil.planning.plan import Plan, read_plan
 from fedveil.release.personal import FILE as PERSONAL

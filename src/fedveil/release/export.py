@@ -4,8 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.release.bundle import Bundle
 
 FORMATS: Final = {"sklearn": ".skops", "onnx": ".onnx", "json": ".json"}  # with the usual ending of their files

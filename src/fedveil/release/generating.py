@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import Allowed, allowed_now
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Matrix, number, whole

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.data.cells import refuse_nul
 from fedveil.data.column import Cells
 

@@ -5,8 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Matrix, Vector
 from fedveil.data.cells import canonical
 from fedveil.data.column import ZERO, Column

@@ -15,14 +15,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import Allowed, allowed_now, check_allowed
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.column import Cells, Mask, Place
 from fedveil.data.row_rule import Absent, RowRule
+from fedveil.models.adjusted import likeliest, probabilities
 from fedveil.models.loss import Loss
-from fedveil.models.probabilities import likeliest, probabilities
 from fedveil.models.survival import risks, survivals
 from fedveil.planning.plan import Plan
 from fedveil.release.bundle import Bundle

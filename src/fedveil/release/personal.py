@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Matrix, Vector, number, whole
-from fedveil.models.probabilities import likeliest, margins
+from fedveil.models.adjusted import likeliest, margins
 
 FILE: Final = "personal.json"
 KINDS: Final = ("shared", "mixture", "proximal")

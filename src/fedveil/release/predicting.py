@@ -14,15 +14,14 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import PART, PUBLIC, CannotWrite, why_not
 from fedveil.data.cells import Texts
 from fedveil.data.column import Cells
 from fedveil.data.sources import SUFFIXES, Chunk, chunks
 from fedveil.data.spec import Source
 from fedveil.data.tables import nearest
-from fedveil.models.probabilities import probabilities
+from fedveil.models.adjusted import probabilities
 from fedveil.models.survival import risks
 from fedveil.release.model import ReleasedModel
 

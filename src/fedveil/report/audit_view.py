@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 from fedveil.audit.finding import Finding
 from fedveil.audit.record import FILE, Audit
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.privacy.guarantee import Adversary
 
 Greys = Sequence[Sequence[int]]

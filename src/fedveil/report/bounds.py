@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.generalization import (
     GaussianMean,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.report.markup import Markup, concat, tag
 
 Kind = Literal["best", "other", "weak"]

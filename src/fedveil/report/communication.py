@@ -7,15 +7,14 @@ docs/compression.md.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.planning.plan import Plan
 from fedveil.report import words
 from fedveil.report.markup import Markup, folded, note, paragraph, table
 from fedveil.report.view import View
 from fedveil.stages.train.settings import CompressionRequest
-from fedveil.sums.coding.packing import message_bytes
-from fedveil.sums.homomorphic.messages import typical_bytes, typical_key_bytes
-from fedveil.sums.homomorphic.parameters import MOST_CLIENTS, parameters_for
+from fedveil.sums.coding import message_bytes
+from fedveil.sums.homomorphic.messages import MOST_CLIENTS, parameters_for, typical_bytes, typical_key_bytes
 from fedveil.theory.generalization import Network, SubGaussian, coded_bound
 
 Way = Literal["plain", "compressed", "secure-aggregation", "homomorphic"]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedveil.accounting.last_iterate import evaluators
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.privacy.guarantee import Status
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.numerics import REPORTED_DELTA, smallest_epsilon

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import PUBLIC, public_folder
 from fedveil.report.catalogue import FIGURES
 from fedveil.report.curves import (

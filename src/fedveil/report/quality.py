@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.stages.evaluate.words import told
 
 Pair = tuple[float, float]

@@ -29,7 +29,7 @@ from fedveil.report.markup import (
 from fedveil.report.quality_sections import counted_parts, counted_summary
 from fedveil.report.view import Schedule, Score, Utility, View
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
-from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.prepare.request import fact_rows
 from fedveil.stages.train.registry import facts_of, title_of
 
 _NAMES = {

@@ -15,8 +15,7 @@ from fedveil.audit.record import FILE as AUDIT
 from fedveil.audit.record import read_audit
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.data_set import sentence
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.models.metrics import no_better

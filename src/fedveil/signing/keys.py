@@ -15,8 +15,7 @@ from typing import Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import open_file
 
 _PRIVATE: Final = b"-----BEGIN PRIVATE KEY-----"

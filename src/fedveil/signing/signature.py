@@ -13,8 +13,7 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.files import read_file
 from fedveil.signing.keys import Signer, SigningKey
 

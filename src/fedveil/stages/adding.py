@@ -13,8 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import TooFewSurvivors
+from fedveil.core.errors import TooFewSurvivors, require
 from fedveil.core.values import Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal

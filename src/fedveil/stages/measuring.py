@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal

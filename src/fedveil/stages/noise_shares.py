@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.trust import Trust

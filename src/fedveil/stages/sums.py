@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import known
 from fedveil.core.values import Indices, number, whole
 from fedveil.data.records import DataShape

@@ -7,8 +7,7 @@ from typing import Any
 from fedveil.certificate.assumptions import Assumption, assumptions
 from fedveil.certificate.certify import certify_written
 from fedveil.certificate.stage_words import SEES
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.files import PUBLIC, read_file, write_atomically
 from fedveil.planning.plan import Plan, write_plan
 from fedveil.planning.promises import ADVERSARIES, promise

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.studio.edit import Value, tables_in, with_value, without_table
 
 UNITS: Final = (("record", "one record"), ("client", "one client, with all its records"))

@@ -4,8 +4,7 @@ from typing import Any
 
 import tomlkit
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import read_tables
 
 Value = str | int | float | bool | None

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.studio import reading
 from fedveil.studio.explore_page import PARTS, explore_page, figure_view
 from fedveil.studio.game import Games

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from fedveil.accounting.base import curve_of
 from fedveil.accounting.calibrate import calibrate
 from fedveil.accounting.loss_distribution import LossDistributionAccountant
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.privacy.mechanism import Gaussian, LastIterate, Mechanism, Repeat, SampledGaussian
 from fedveil.report.curves import Panel, bounds_of, profile_panel
 from fedveil.report.words import detection_rate, right_guesses

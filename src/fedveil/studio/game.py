@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 _MOST = 200  # games that are remembered
 _draw = secrets.SystemRandom()

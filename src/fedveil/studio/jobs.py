@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import write_atomically
 from fedveil.core.strict_json import read_object
 from fedveil.engine.files import private_folder

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import open_file, read_file
 from fedveil.core.importing import Allowed, allowing, check_allowed
 from fedveil.core.tables import read_tables

@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.files import PART, sync_folder
 from fedveil.core.strict_json import read_object
 from fedveil.studio.gate import same

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.engine.files import private_folder
 from fedveil.studio import jobs, reading
 from fedveil.studio.approval import approval_words

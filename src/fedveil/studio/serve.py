@@ -8,8 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.studio.app import application
 from fedveil.studio.gate import OPEN
 from fedveil.studio.places import Folder

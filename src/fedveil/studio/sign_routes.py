@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.studio import reading
 from fedveil.studio.approval import approval_words
 from fedveil.studio.layout import address_of

@@ -12,8 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError, why
+from fedveil.core.errors import BadValue, FedveilError, require, why
 from fedveil.core.files import PUBLIC, read_file, write_atomically
 from fedveil.studio.asker import WORKER, Asker
 from fedveil.studio.gate import Secrets

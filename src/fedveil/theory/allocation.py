@@ -19,7 +19,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
 

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
 from fedveil.theory.numerics import smallest_epsilon

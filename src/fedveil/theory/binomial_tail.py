@@ -1,4 +1,4 @@
-r"""How rarely a binomial number is large: an upper bound that floating-point rounding never lowers.
+r"""Tails of binomial counts: how many units join a round by draws of their own.
 
 $P(X \ge k) \le e^{-n D(k/n\|p)}$ (Chernoff), $D(a\|p) = p\,h(d/p) + (1-p)\,h(-d/(1-p))$ with $d = a - p$ and
 $h(u) = (1+u)\ln(1+u) - u$, in which nothing cancels; and $P(X \ge k) \le P(X = k)/(1-r)$, where
@@ -9,7 +9,7 @@ $P(X = k) \le \sqrt{n/(2\pi k(n-k))}\, e^{-n D(k/n\|p)}$. Theory page: sampled-s
 import math
 from fractions import Fraction
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 _UP = 1 + 1e-9  # more than all roundings of the factors
 _DOWN = 1 - 1e-10  # the same for the exponent
@@ -59,3 +59,14 @@ def largest_usual(trials: int, rate: float, chance: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if binomial_tail(trials, rate, middle + 1) <= chance else (middle, high)
     return high
+
+
+# How many units join a round by draws of their own, but for a chance that is never seen.
+
+_RARE = 100 * math.log(2)  # minus the logarithm of the chance that a round is joined by more than is allowed for
+
+
+def most_joined(rate: float, units: int) -> int:
+    """More units than join a round, but for a chance of 2**-100 (Bernstein)."""
+    mean = rate * units
+    return min(units, math.ceil(mean + _RARE / 3 + math.sqrt(_RARE**2 / 9 + 2 * mean * _RARE)) + 1)

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from scipy.special import erf, ndtr
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 
 def central_limit(noise_multiplier: float, rate: float, rounds: int) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.theory.rounds import Rounds
 

@@ -17,8 +17,7 @@ from typing import final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, smallest_epsilon
 from fedveil.theory.renyi import check_order, least_delta, least_epsilon

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.numerics import ROUNDING

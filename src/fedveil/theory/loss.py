@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri, xlog1py, xlogy
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 
 LARGEST_GROUP = 200

@@ -13,7 +13,7 @@ from typing import Literal, final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 
 SAFE: Final = 2.0**-40  # the largest chance that a design reveals a client
 STUCK: Final = 1e-6  # ... and that a round must be given up

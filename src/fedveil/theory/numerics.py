@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 
 Point = tuple[float, float]  # (place, value)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlog1py, xlogy
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.closing import Part, joint_lengths, lengths, longest
 from fedveil.theory.mixture_law import MixtureLaw, Way

@@ -18,7 +18,7 @@ from typing import Self, final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.numerics import check_delta
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.theory.rounds import Indices as Indices
 from fedveil.theory.rounds import Rounds

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedveil.core.checks import require
-from fedveil.core.errors import FedveilError
+from fedveil.core.errors import FedveilError, require
 from fedveil.core.limits import ENVELOPE
 from fedveil.core.strict_json import read_object
 from fedveil.wire.keys import Card, Identity, check_name

@@ -15,8 +15,7 @@ from fedveil.core.values import Indices, Vector
 from fedveil.engine.keeper import Checkpoint, load_checkpoint, save_checkpoint
 from fedveil.federation.aggregator.round_sums import RoundSums
 from fedveil.federation.aggregator.turn import Turn, sum_limit, turn_of
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.turns import Span, least_of, spans
+from fedveil.federation.agreements import Carried, Span, least_of, spans
 from fedveil.stages.measuring import Asked
 from fedveil.stages.protocol import Asking, Consortium, State, Total
 from fedveil.stages.sums import STEPS, Measurement, Sums

@@ -11,20 +11,19 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import public_folder
 from fedveil.core.values import Indices
 from fedveil.engine.ending import destroy_secrets
 from fedveil.engine.files import private_folder, sole_use, write_atomically
 from fedveil.engine.system import Progress, System
 from fedveil.federation.aggregator.across import Across
-from fedveil.federation.aggregator.consortium import consortium
-from fedveil.federation.aggregator.described import Described, described_by
+from fedveil.federation.aggregator.consortium import Described, consortium, described_by
 from fedveil.federation.aggregator.post import Post
-from fedveil.federation.aggregator.refusals import ask_all, never
 from fedveil.federation.aggregator.round_sums import RoundSums
 from fedveil.federation.aggregator.trace import STATUS
-from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.aggregator.turn import ask_all, never
+from fedveil.federation.agreements import Carried
 from fedveil.ledger.costs import cost_of
 from fedveil.noise.entropy import KEY_BYTES
 from fedveil.planning.study import Books

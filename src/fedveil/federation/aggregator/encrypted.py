@@ -14,12 +14,8 @@ import numpy as np
 from fedveil.core.errors import BadValue, TooFewSurvivors
 from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.post import Answer
-from fedveil.federation.aggregator.refusals import reason
-from fedveil.federation.aggregator.turn import Turn
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.consents import majority
-from fedveil.federation.agreements.encrypted import parameters_of
-from fedveil.federation.agreements.turns import length_of
+from fedveil.federation.aggregator.turn import Turn, reason
+from fedveil.federation.agreements import Carried, length_of, majority, parameters_of
 from fedveil.sums.homomorphic.roles import Adder
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content

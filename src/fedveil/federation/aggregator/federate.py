@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.limits import ENVELOPE
 from fedveil.core.values import Vector
@@ -22,13 +22,12 @@ from fedveil.engine.job import Release
 from fedveil.engine.measure import measure
 from fedveil.engine.run import Cells, Data, Released, Rows, release_of, run_stages
 from fedveil.federation.aggregator.across import Across, SitesMeasurer
+from fedveil.federation.aggregator.consortium import Described, Held, keep_rule, kept_rule
 from fedveil.federation.aggregator.conversation import Conversation
-from fedveil.federation.aggregator.described import Described
-from fedveil.federation.aggregator.held import Held, keep_rule, kept_rule
 from fedveil.federation.aggregator.job import Agreed, conduct
 from fedveil.federation.aggregator.late_windows import LateWindows
-from fedveil.federation.aggregator.refusals import ask_all
-from fedveil.federation.agreements.terms import carried_by_sites
+from fedveil.federation.aggregator.turn import ask_all
+from fedveil.federation.agreements import carried_by_sites
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study

@@ -10,9 +10,9 @@ from fedveil.engine.ending import has_released
 from fedveil.engine.files import sole_use
 from fedveil.engine.job import PLAN, Release, carried_out, settle_text
 from fedveil.federation.aggregator.across import Across
+from fedveil.federation.aggregator.consortium import Described
 from fedveil.federation.aggregator.conversation import Conversation
-from fedveil.federation.aggregator.described import Described
-from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.agreements import Carried
 from fedveil.ledger import Ledger
 from fedveil.ledger.transaction import Transaction, caps_of, moment
 from fedveil.planning.plan import read_any_plan

@@ -15,14 +15,12 @@ from typing import final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, TooFewSurvivors
+from fedveil.core.errors import BadValue, TooFewSurvivors, require
 from fedveil.core.values import Vector
 from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.post import AGAIN, PAUSE, Answer, Post, Sent
 from fedveil.federation.aggregator.turn import turn_of
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.turns import Span
+from fedveil.federation.agreements import Carried, Span
 from fedveil.privacy.trust import Trust
 from fedveil.stages.protocol import Consortium, State, Total
 from fedveil.stages.train.acting import TrainAsking

@@ -14,21 +14,20 @@ from cryptography.exceptions import InvalidSignature
 from fedveil.core.errors import TooFewSurvivors
 from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator.post import Answer
-from fedveil.federation.aggregator.refusals import reason
-from fedveil.federation.aggregator.turn import Turn
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.enrolment import Roster
-from fedveil.federation.agreements.masked import (
+from fedveil.federation.aggregator.turn import Turn, reason
+from fedveil.federation.agreements import (
     AGREE,
     MASK,
     REVEAL,
+    Carried,
+    Roster,
     named_blocks,
     part_in,
     reveal_question,
     setting_of,
 )
 from fedveil.sums.masks.amortised import MaskedPart, Parties, RoundSetting, check_reveal, open_sum
-from fedveil.sums.masks.refusals import Refused as Ended
+from fedveil.sums.masks.setting import Refused as Ended
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.limits import ENVELOPE
 from fedveil.core.values import Vector
 from fedveil.engine.files import write_atomically
@@ -24,11 +23,11 @@ from fedveil.engine.measured import (
     released_by,
 )
 from fedveil.federation.aggregator.across import Across, Questions
+from fedveil.federation.aggregator.consortium import Described
 from fedveil.federation.aggregator.conversation import Conversation
-from fedveil.federation.aggregator.described import Described
 from fedveil.federation.aggregator.federate import together
 from fedveil.federation.aggregator.job import Agreed, conduct
-from fedveil.federation.agreements.terms import carried_by_sites
+from fedveil.federation.agreements import carried_by_sites
 from fedveil.planning.study import Study
 from fedveil.stages.measured.plan import MeasuredPlan, Settings
 from fedveil.stages.measured.stage import stage_named

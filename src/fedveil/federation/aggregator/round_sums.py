@@ -11,15 +11,9 @@ from fedveil.engine.files import write_atomically
 from fedveil.federation.aggregator import encrypted as encrypted_server
 from fedveil.federation.aggregator import masked as masked_server
 from fedveil.federation.aggregator.post import Answer, Post
-from fedveil.federation.aggregator.refusals import SiteRefused, ask_all, never, reason
 from fedveil.federation.aggregator.trace import Trace
-from fedveil.federation.aggregator.turn import Turn, count
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.encrypted import maker_of
-from fedveil.federation.agreements.enrolment import Roster, roster_of
-from fedveil.federation.agreements.masked import MASK, is_masked
-from fedveil.federation.agreements.turns import server_of
-from fedveil.federation.agreements.vouched_key import public_of
+from fedveil.federation.aggregator.turn import SiteRefused, Turn, ask_all, count, never, reason
+from fedveil.federation.agreements import MASK, Carried, Roster, is_masked, maker_of, public_of, roster_of, server_of
 from fedveil.privacy.trust import Trust
 from fedveil.sums.homomorphic.roles import Adder
 from fedveil.sums.seam import Whole

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices
 from fedveil.data.records import Records
 from fedveil.federation.aggregator.relay import RelayCarrier

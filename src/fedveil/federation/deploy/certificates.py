@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 MOST_DAYS: Final = 3650
 _CURVE: Final = ec.SECP384R1  # the curve that Flower's node authentication accepts

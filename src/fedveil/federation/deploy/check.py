@@ -15,8 +15,7 @@ from typing import Final
 from cryptography import x509
 
 from fedveil.core.errors import FedveilError, why
-from fedveil.federation.deploy.files import LINK, PROXY, RELAY, read_deployment, read_site
-from fedveil.federation.deploy.units import INSIDE
+from fedveil.federation.deploy.files import INSIDE, LINK, PROXY, RELAY, read_deployment, read_site
 from fedveil.federation.flower.internals import TRIED, is_tried
 from fedveil.federation.nvflare.job import PLACES
 from fedveil.federation.nvflare.job import TRIED as TRIED_FLARE

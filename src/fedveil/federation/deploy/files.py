@@ -4,32 +4,212 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
+from shlex import join
+from string import Template
 from typing import Any, Final, Literal, get_args
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import public_folder, read_file
 from fedveil.core.tables import known, read_tables, table, write_tables
 from fedveil.engine.files import PUBLIC, private_folder, write_atomically
 from fedveil.federation.deploy.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
-from fedveil.federation.deploy.page import page
-from fedveil.federation.deploy.proxy import proxy_configuration
-from fedveil.federation.deploy.units import (
-    CENTER_USERS,
-    HOLDER_USERS,
-    INSIDE,
-    RELAY_SOCKET,
-    SITE_USERS,
-    guard_unit,
-    holder_unit,
-    link_unit,
-    node_unit,
-    relay_unit,
-)
-from fedveil.federation.flower.network import SECRET
+from fedveil.federation.flower.network import LINK_PROGRAM, SECRET, Link, relay_command, superlink_command
 from fedveil.federation.nvflare.job import PLACES, job_files, places
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
+
+# What people read in a deployment: a page of instructions, from the texts page*.md beside this file.
+
+
+def page(
+    sites: Sequence[str], host: str, port: int, inside: int, holder: str | None = None, on_flare: bool = False
+) -> str:
+    """Return the page for these sites, and for a key holder where there is one.
+
+    ``on_flare``: the consortium runs NVFlare already, so there is no link of ours.
+    """
+    listed = [f"- `sites/{site}/` goes to {site}, by a way that nobody else can read" for site in sites]
+    if holder is not None:
+        listed.append(f"- `key-holder/` goes to {holder}, who is neither a site nor the aggregator, in the same way")
+    values = {"host": host, "port": port, "inside": inside, "count": len(sites), "names": ", ".join(sites)}
+    text = _text("page_nvflare.md" if on_flare else "page.md", values | {"listed": "\n".join(listed)})
+    if holder is None or on_flare:
+        return text
+    return f"{text}\n{_text('page_key_holder.md', {**values, 'holder': holder})}"
+
+
+def _text(file: str, values: dict[str, object]) -> str:
+    text = files("fedveil.federation.deploy").joinpath(file).read_text(encoding="utf-8")
+    return Template(text).substitute(values)
+
+
+# The systemd units of a deployment: one unit and one user for each process, and the users themselves.
+#
+# At the aggregator, three users separate what an attacker might reach one after another: ``fedveil-link`` runs Flower's
+# link, ``fedveil-relay`` the relay beside it, and only ``fedveil``, who runs studies, can read the aggregator's keys
+# and books. The relay shares its socket with ``fedveil`` and a secret for tasks with the link; nothing else is shared.
+
+ETC: Final = Path("/etc/fedveil")
+RELAY_SOCKET: Final = Path("/run/fedveil-relay/relay.sock")
+INSIDE: Final = "127.0.0.1"  # the link listens on its own machine only
+_HARDENED: Final = """NoNewPrivileges=yes
+CapabilityBoundingSet=
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectSystem=strict
+ProtectHome=yes
+ProtectProc=invisible
+UMask=0077
+Restart=always
+RestartSec=5
+Environment=FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+"""
+_ALONE: Final = f"""InaccessiblePaths=-{ETC}/aggregator
+IPAddressDeny=any
+IPAddressAllow=localhost
+"""
+CENTER_USERS: Final = """# For /etc/sysusers.d/fedveil.conf; fedveil may open the relay's socket.
+u fedveil - "fedveil: runs studies, owns keys and books" /var/lib/fedveil
+u fedveil-link - "fedveil: Flower link"
+u fedveil-relay - "fedveil: relay"
+m fedveil fedveil-relay
+"""
+SITE_USERS: Final = """# For /etc/sysusers.d/fedveil.conf; the guard gives its socket to the node's group.
+u fedveil-site - "fedveil: guard, owns data, keys and books" /var/lib/fedveil-site
+u fedveil-node - "fedveil: Flower node"
+m fedveil-site fedveil-node
+"""
+HOLDER_USERS: Final = """# For /etc/sysusers.d/fedveil.conf; the holder gives its socket to the node's group.
+u fedveil-keyholder - "fedveil: key holder" /var/lib/fedveil-keyholder
+u fedveil-node - "fedveil: Flower node"
+m fedveil-keyholder fedveil-node
+"""
+
+
+def _unit(what: str, command: str, user: str, extra: str = "") -> str:
+    """Return a unit file; the user's name is also the name of its folder in /var/lib."""
+    return (
+        f"[Unit]\nDescription={what}\nAfter=network-online.target\nWants=network-online.target\n\n"
+        f"[Service]\nExecStart={command}\nUser={user}\nStateDirectory={user}\nStateDirectoryMode=0700\n"
+        f"Environment=FLWR_HOME=/var/lib/{user}/flower\n{extra}{_HARDENED}\n[Install]\nWantedBy=multi-user.target\n"
+    )
+
+
+def _link(inside: int, folder: Path) -> Link:
+    """Return the link as seen from its own machine; the commands are the same as in a trial."""
+    return Link(name="fedveil", host=INSIDE, port=inside, authority=folder / "authority.pem")
+
+
+def link_unit(inside: int) -> str:
+    """Return the unit of the link.
+
+    It listens on the loopback interface with TLS, for registered nodes only; tasks need a secret, and nothing is
+    installed.
+    """
+    here = ETC / "link"
+    files = (here / "server.pem", here / "server.key", here / SECRET)
+    command = superlink_command(_link(inside, here), *files, program=(LINK_PROGRAM,))
+    return _unit("fedveil: Flower link", join(command), "fedveil-link", _ALONE)
+
+
+def relay_unit(inside: int) -> str:
+    """Return the unit of the relay, the only process between link and aggregator; it runs no uploaded code."""
+    here = ETC / "relay"
+    command = relay_command(_link(inside, here), here / SECRET, RELAY_SOCKET, "fedveil-relay")
+    extra = f"RuntimeDirectory=fedveil-relay\nRuntimeDirectoryMode=0750\n{_ALONE}InaccessiblePaths=-{ETC}/link\n"
+    return _unit("fedveil: relay", join(command), "fedveil-relay", extra)
+
+
+def guard_unit() -> str:
+    """Return the unit of the guard, the only process of a site that can read its data and its keys."""
+    command = (
+        "fedveil site --data /etc/fedveil/site/data.toml --key /etc/fedveil/site/identity.key"
+        " --records /var/lib/fedveil-site --socket /run/fedveil-site/guard.sock --group fedveil-node --accept PLAN-HASH"
+    )
+    return _unit("fedveil: site guard", command, "fedveil-site", "RuntimeDirectory=fedveil-site\n")
+
+
+def holder_unit() -> str:
+    """Return the unit of the key holder, the only process that can open sums."""
+    command = (
+        "fedveil keyholder --key /etc/fedveil/keyholder/identity.key --records /var/lib/fedveil-keyholder"
+        " --socket /run/fedveil-keyholder/guard.sock --group fedveil-node --accept PLAN-HASH"
+    )
+    return _unit("fedveil: key holder", command, "fedveil-keyholder", "RuntimeDirectory=fedveil-keyholder\n")
+
+
+def node_unit(host: str, port: int, guard: str = "fedveil-site") -> str:
+    """Return the unit of a node; its own user can read neither the data nor the guard's keys."""
+    command = (
+        f"fedveil node --superlink {host}:{port} --key /etc/fedveil/node/node.key"
+        f" --authority /etc/fedveil/node/authority.pem --socket /run/{guard}/guard.sock"
+    )
+    return _unit("fedveil: Flower node", command, "fedveil-node")
+
+
+# The proxy in front of the link: an nginx that passes on what nodes need of Flower's fleet interface, nothing else.
+#
+# Flower's link answers everything on one port, including the commands that start runs and register nodes, and asks for
+# no password there. So the link listens on its own machine only, and outsiders reach nothing but the paths below.
+
+FLEET: Final = (
+    "fedveil-post",
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+)
+
+
+def proxy_configuration(port: int, inside: int, place: Path = ETC / "proxy") -> str:
+    """Return a configuration for nginx's folder ``conf.d``; ``place``: the folder of the certificate and its key.
+
+    The path that is passed on is built from the name that matched, so no spelling of a path leads elsewhere.
+    """
+    return f"""# Passes on what the sites' nodes need, and nothing else: neither the commands that start runs
+# (/v1/control) nor tasks (/v1/runtime). Put this file into /etc/nginx/conf.d.
+upstream fedveil_link {{
+    server {INSIDE}:{inside};
+    keepalive 32;
+}}
+limit_conn_zone $binary_remote_addr zone=fedveil:1m;
+
+server {{
+    listen {port} ssl;
+    ssl_certificate {place}/server.pem;
+    ssl_certificate_key {place}/server.key;
+    ssl_protocols TLSv1.2 TLSv1.3;
+    server_tokens off;
+    limit_conn fedveil 64;
+    client_header_timeout 10s;
+    client_body_timeout 30s;
+    client_max_body_size 1g;  # the largest update of a site
+
+    location ~ ^/v1/fleet/({"|".join(FLEET)})\\z {{
+        limit_except POST {{ deny all; }}
+        proxy_pass https://fedveil_link/v1/fleet/$1;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_request_buffering off;
+        proxy_read_timeout 120s;
+        proxy_ssl_trusted_certificate {place}/authority.pem;
+        proxy_ssl_verify on;
+        proxy_ssl_name localhost;
+    }}
+
+    location / {{
+        return 404;
+    }}
+}}
+"""
+
 
 HOLDER: Final = "key-holder"  # its folder's name
 HOLDER_CARD: Final = "key-holder.pub"

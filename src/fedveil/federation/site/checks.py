@@ -7,15 +7,14 @@ import numpy as np
 
 from fedveil.core.errors import FedveilError
 from fedveil.data.records import Records
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.terms import fits
+from fedveil.federation.agreements import Carried, fits
 from fedveil.federation.site.data import SiteData
 from fedveil.planning.plan import Plan
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.measured.stage import check_sought
 from fedveil.stages.prepare.columns import Outline
+from fedveil.stages.prepare.learn import check_sizes
 from fedveil.stages.prepare.shape import with_shape
-from fedveil.stages.prepare.sizes import check_sizes
 from fedveil.stages.sums import COUNTED
 from fedveil.stages.synthesise.table import Table
 from fedveil.stages.train.acting import acts_of

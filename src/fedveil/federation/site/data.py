@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import filled, known, read_tables, table
@@ -24,8 +23,7 @@ from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut, Places, Source, Split
 from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.prepare.learned import LearnedRule, described_outline, read_outline
-from fedveil.stages.prepare.loading import Unprepared, open_columns
-from fedveil.stages.prepare.reading import Reading
+from fedveil.stages.prepare.loading import Reading, Unprepared, open_columns
 from fedveil.stages.prepare.request import BOUND, PrepareRequest
 from fedveil.wire.content import Content
 

@@ -14,10 +14,7 @@ from typing import Final, final
 
 from fedveil.core.errors import BadValue
 from fedveil.engine.files import write_atomically
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.consents import check_consents, consent
-from fedveil.federation.agreements.encrypted import maker_of, parameters_of
-from fedveil.federation.agreements.vouched_key import public_of
+from fedveil.federation.agreements import Carried, check_consents, consent, maker_of, parameters_of, public_of
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum, read_keys, written
 from fedveil.sums.homomorphic.roles import Decryptor, Encryptor, Keys
 from fedveil.sums.seam import Whole

@@ -12,25 +12,30 @@ from typing import Any, final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.core.files import owners_folder
 from fedveil.core.importing import Allowed, allowing
 from fedveil.data.records import Records
 from fedveil.engine.files import private_folder, write_atomically
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.encrypted import KEY_FILE
-from fedveil.federation.agreements.enrolment import Roster, enrolment, roster_of
-from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
-from fedveil.federation.agreements.masked import MASK, is_masked
-from fedveil.federation.agreements.terms import plan_of
-from fedveil.federation.agreements.turns import server_of
+from fedveil.federation.agreements import (
+    ANY,
+    KEY_FILE,
+    MASK,
+    Carried,
+    Roster,
+    agreed_to,
+    answered,
+    enrolment,
+    is_masked,
+    plan_of,
+    roster_of,
+    server_of,
+)
 from fedveil.federation.site.checks import check_proposed
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.encrypted import EncryptedSite
-from fedveil.federation.site.kept_answer import KeptAnswer
 from fedveil.federation.site.masked import MaskedSite, draw_mask_key, masked_state
-from fedveil.federation.site.record import Record, World
+from fedveil.federation.site.record import KeptAnswer, Record, World
 from fedveil.federation.site.stages import MEMORY, SiteStages
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.ledger import Cap, CapExceeded

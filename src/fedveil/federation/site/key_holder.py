@@ -17,11 +17,7 @@ from fedveil.core.importing import allowing
 from fedveil.core.strict_json import read_object
 from fedveil.engine.ending import destroy_secrets
 from fedveil.engine.files import PUBLIC, private_folder, write_atomically
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.encrypted import KEY_FILE
-from fedveil.federation.agreements.instructions import ANY, agreed_to, answered
-from fedveil.federation.agreements.terms import plan_of
-from fedveil.federation.agreements.vouched_key import vouched
+from fedveil.federation.agreements import ANY, KEY_FILE, Carried, agreed_to, answered, plan_of, vouched
 from fedveil.federation.site.record import World
 from fedveil.federation.site.state import SiteState, save_state
 from fedveil.federation.site.sums_key import keys_at, made_at, opened_sum

@@ -15,12 +15,12 @@ from cryptography.exceptions import InvalidSignature
 
 from fedveil.core.errors import BadValue
 from fedveil.engine.files import write_atomically
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.enrolment import Roster
-from fedveil.federation.agreements.masked import (
+from fedveil.federation.agreements import (
     AGREE,
     MASK_KEY,
     REVEAL,
+    Carried,
+    Roster,
     cohort_in,
     named_blocks,
     part_content,
@@ -29,8 +29,8 @@ from fedveil.federation.agreements.masked import (
 )
 from fedveil.federation.site.state import SiteState
 from fedveil.sums.masks.amortised import Parties, RoundSetting, RunKeys
-from fedveil.sums.masks.refusals import BadEnvelope, BadKey, TooFew
-from fedveil.sums.masks.refusals import Refused as Ended
+from fedveil.sums.masks.setting import BadEnvelope, BadKey, TooFew
+from fedveil.sums.masks.setting import Refused as Ended
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

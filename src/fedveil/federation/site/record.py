@@ -3,25 +3,30 @@
 Laid out like a run's folder.
 """
 
+import ctypes
+import functools
+import gc
+import hashlib
 import io
 import json
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
 from fedveil.core.errors import BadValue
 from fedveil.engine.ending import destroy_secrets
-from fedveil.engine.files import PUBLIC, private_folder, write_atomically
+from fedveil.engine.files import PUBLIC, clear_parts, private_folder, write_atomically
 from fedveil.engine.study import write_notes
-from fedveil.federation.agreements.carried import Carried
+from fedveil.federation.agreements import KEY_FILE, MASK_KEY, Carried
 from fedveil.federation.site.data import SiteData
-from fedveil.federation.site.upkeep import SECRETS
+from fedveil.federation.site.state import load_state
 from fedveil.ledger import Cap, Ledger
 from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
@@ -29,7 +34,69 @@ from fedveil.planning.plan import Plan
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.wire.envelope import Refused
+from fedveil.wire.content import Content
+from fedveil.wire.envelope import Opened, Refused
+
+# The last answer that took a site work, kept for the same question asked again.
+#
+# An aggregator asks a silent site again, because the question may be lost. If it was only waiting its turn, the same
+# work would be done twice, and the next round would wait for it.
+
+
+@final
+@dataclass(slots=True)
+class KeptAnswer:
+    """One answer with its question; a restarted guard has none and works again, to the same bits."""
+
+    _question: str = ""
+    _answer: tuple[str, Content] | None = None
+
+    def to(self, opened: Opened) -> tuple[str, Content] | None:
+        """Return the answer to this very question, if it was the last one."""
+        return self._answer if self._question == _named(opened) else None
+
+    def keep(self, opened: Opened, kind: str, content: Content) -> tuple[str, Content]:
+        """Keep an answer, and return it."""
+        self._question, self._answer = _named(opened), (kind, content)
+        return kind, content
+
+
+def _named(opened: Opened) -> str:
+    """Return what makes two questions the same: the run, the kind, the round and what was asked."""
+    head = opened.head
+    return f"{head.run} {head.kind} {head.round} {hashlib.sha256(opened.body).hexdigest()}"
+
+
+# What a guard or a key holder removes when it starts: remains of killed writes, and secrets of runs that ended.
+#
+# A run may have ended on the disk just before the process was killed; its keys are then not needed any more.
+
+# at a site; a key holder has only the second
+SECRETS: Final = ("key", KEY_FILE, MASK_KEY, "memory", "proposal", "prepared", "preparation.sums")
+
+
+def clear_records(folder: Path, secrets: tuple[str, ...] = SECRETS) -> None:
+    """Clean up all runs of a site, or of a key holder; no other process may be working there."""
+    for private in sorted((folder / "runs").glob("*/private")):
+        clear_parts(private.parent)
+        clear_parts(private)
+        with suppress(BadValue):  # a run with damaged memory is refused when it is asked for, without affecting others
+            if load_state(private / "state").finished:
+                destroy_secrets(private.parent, secrets)
+
+
+def forget_computed() -> None:
+    """Drop what functions of fedveil keep of earlier calls, and return the memory to the system.
+
+    Accounting for a plan takes hundreds of megabytes once; the guard then waits for messages for days.
+    """
+    for one in gc.get_objects():
+        if type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("fedveil."):
+            one.cache_clear()
+    gc.collect()
+    with suppress(OSError, AttributeError):  # only the GNU C library has it
+        ctypes.CDLL(None).malloc_trim(0)
+
 
 _SALT: Final = 32
 

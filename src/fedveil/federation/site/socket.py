@@ -12,8 +12,7 @@ from queue import Empty, Queue, SimpleQueue
 from threading import BoundedSemaphore, Thread
 from typing import Final, Protocol, final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import FedveilError, why
+from fedveil.core.errors import FedveilError, require, why
 from fedveil.wire import frames
 from fedveil.wire.envelope import LARGEST
 

@@ -19,8 +19,7 @@ from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.engine.files import write_atomically
 from fedveil.engine.run import evaluator_of
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.turns import Span, span_of, spans
+from fedveil.federation.agreements import Carried, Span, span_of, spans
 from fedveil.federation.site.checks import outline_at, table_at
 from fedveil.federation.site.data import SiteData
 from fedveil.noise.entropy import Entropy
@@ -32,8 +31,8 @@ from fedveil.stages.measuring import Asked, Contributing, Known, Measures, after
 from fedveil.stages.prepare.contributions import range_counts
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule
-from fedveil.stages.prepare.magnitudes import BINS
 from fedveil.stages.prepare.notes import notes_for_holder
+from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.protocol import Answering, needed_row
 from fedveil.stages.stage import Stage
 from fedveil.stages.sums import STEPS, Measurement, Sums, root_up

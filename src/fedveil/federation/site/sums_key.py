@@ -4,9 +4,7 @@ from pathlib import Path
 
 from fedveil.core.errors import BadValue
 from fedveil.engine.files import write_atomically
-from fedveil.federation.agreements.carried import Carried
-from fedveil.federation.agreements.encrypted import parameters_of
-from fedveil.federation.agreements.turns import all_floors, length_of
+from fedveil.federation.agreements import Carried, all_floors, length_of, parameters_of
 from fedveil.sums.homomorphic.roles import Decryptor, Keys, make_keys
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

@@ -10,29 +10,126 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
-from fedveil.audit.game import FEWEST, MOST, runs_needed
+from fedveil.audit.game import CHOOSING, FEWEST, MOST, runs_needed
 from fedveil.audit.record import Audit
+from fedveil.audit.training_log import Joined, judge_draws
 from fedveil.certificate.certify import Certificate, certify_written
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
-from fedveil.jobs.attack.cost import most_runs, words_of_time
 from fedveil.jobs.attack.game import MIDDLE, Sitting, hiding_rows, played
 from fedveil.jobs.attack.leakage import leakage
 from fedveil.jobs.attack.membership import attacked, watched
 from fedveil.jobs.attack.one_run import one_run
-from fedveil.jobs.attack.releases import plays_torch, view_of
-from fedveil.jobs.attack.sampler import sampler_finding
+from fedveil.jobs.attack.releases import WIDTH, plays_torch, rows_each, view_of
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
-from fedveil.planning.promises import ADVERSARIES
-from fedveil.privacy.guarantee import finite_or_none
-from fedveil.stages.train.observation import attack_view
+from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.privacy.guarantee import Adversary, finite_or_none
+from fedveil.stages.train.observation import DrawnRounds, attack_view
 from fedveil.version import __version__
+
+# How many runs of the distinguishing game a plan allows within memory and time, computed beforehand.
+
+BYTES = 2 * 10**9
+NUMBERS = 2 * 10**10  # most rows times features to process, about ten minutes
+_WORD = 8
+_TORCH = 16  # how much longer a row takes through torch
+
+
+def most_runs(plan: Plan) -> int:
+    """Return how many runs on each of two data sets are possible; 0 if not even the data sets fit."""
+    return _hidden(plan) if plan.method.hides else _releases(plan)
+
+
+def words_of_time(plan: Plan, runs: int) -> str:
+    """Return about how long so many runs take at most, in words."""
+    seconds = 600 * runs * _work_of_run(plan) / NUMBERS
+    return f"about {seconds:,.0f} s at most" if seconds < 120 else f"about {seconds / 60:,.0f} minutes at most"
+
+
+def _work_of_run(plan: Plan) -> float:
+    """Return how many numbers one run on each of the two data sets processes."""
+    if not plan.method.hides:
+        return NUMBERS / max(1, _releases(plan))
+    run, data = plan.run, plan.data
+    return 2 * (run.passes * data.records * data.features + run.total * plan.dimension)
+
+
+def _hidden(plan: Plan) -> int:
+    """Return the number for a hidden plan, from the memory of each run of a block.
+
+    Kept for each run: model and noise of every round, for both data sets and once more while they are joined; the place
+    of every record, its row number and norm. The largest block is the one that chooses.
+    """
+    run, data = plan.run, plan.data
+    fixed = 4 * _WORD * data.records * data.features
+    each = CHOOSING * (6 * _WORD * run.total * plan.dimension + 7 * _WORD * data.records)
+    return int(min(MOST, max(0, BYTES - fixed) // each, NUMBERS // _work_of_run(plan)))
+
+
+def _releases(plan: Plan) -> int:
+    """Return the number for a plan that hides nothing.
+
+    A wide problem is held in memory completely, and copied; every release of each run is kept.
+    """
+    method, rows = plan.method, WIDTH * rows_each(plan)
+    again = view_of(plan).work(plan) * (1 if plan.model.linear else _TORCH)
+    room = BYTES - 3 * _WORD * rows * WIDTH
+    rounds = (
+        int(np.max([p.rounds for p in method.client_settings])) if hasattr(method, "client_settings") else method.total
+    )
+    problems = NUMBERS // (2 * rounds * rows * WIDTH * again)
+    return int(min(MOST, max(0, room) // (6 * _WORD * rounds), problems * WIDTH))
+
+
+# The real sampler of a plan, drawn many times and held against the law that is accounted for.
+
+CELLS = 2_000_000  # units times rounds that are drawn
+_FEWEST, _MOST = 4, 400  # passes
+
+
+def sampler_finding(plan: Plan, entropy: Entropy, *, alarm: float = 1e-6) -> Finding | None:
+    """Test the draws of this plan; return None if nobody draws, or if even a few passes are too many to test.
+
+    Nothing is measured of epsilon: draws that are not those accounted for leave the certificate without its ground.
+    """
+    view = attack_view(plan.method.kind)
+    how = None if view is None else view.drawn(plan, entropy)
+    if how is None or how.rate == 1 or how.rounds * how.units * _FEWEST > CELLS:
+        return None
+    passes = min(_MOST, CELLS // (how.rounds * how.units))
+    order = "independent" if how.rate is None else "poisson"
+    judged = judge_draws(joined_of(how, passes), order=order, rate=how.rate, alarm=alarm)  # type: ignore[arg-type]
+    seen = None if view is None else view.releases
+    who: Adversary = "every-model" if plan.method.hides else "server" if seen is None else seen.seen_by
+    certified = promise(plan, who).epsilon if plan.private else None
+    return Finding(
+        attack="the draws of the sampler",
+        adversary=who,
+        kind="lower-bound",
+        certified=certified,
+        measured=0.0,
+        delta=plan.target.delta,
+        alarm=alarm,
+        verdict=judged.verdict,
+        evidence=f"{passes} passes of {how.units} units: {judged.evidence}",
+        details={"tests": dict(judged.tests)},
+    )
+
+
+def joined_of(how: DrawnRounds, passes: int) -> Joined:
+    """Return who joined which round of so many passes."""
+    found = np.zeros((passes * how.rounds, how.units), dtype=np.bool_)
+    for turn in range(found.shape[0]):
+        found[turn, how.batch(turn)] = True
+    return found.reshape(passes, how.rounds, how.units)
+
 
 Watch = Callable[[str], None]
 
@@ -54,7 +151,7 @@ class Effort:
         require(FEWEST <= self.runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", self.runs)
         require(self.shadows == 0 or 8 <= self.shadows <= 99_999, "shadows", "be 0 or at least 8", self.shadows)
         for name in ("alarm", "canary_alarm"):
-            require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and .5", getattr(self, name))
+            require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and 0.5", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedveil.audit.canary_estimate import cosines, estimate
 from fedveil.audit.finding import Finding
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.engine.train import train

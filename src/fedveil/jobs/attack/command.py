@@ -23,8 +23,7 @@ from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Game, Seen
 from fedveil.audit.one_run import Coins, finding_of_scores
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Neighbours
 

@@ -19,10 +19,9 @@ import numpy as np
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.game import Game, Seen
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.jobs.attack.batched_runs import Parts, many_runs
-from fedveil.jobs.attack.neighbours import worst_pair
-from fedveil.jobs.attack.observed_runs import Scene, look, some_models
+from fedveil.jobs.attack.observed_runs import Scene, look, some_models, worst_pair
 from fedveil.jobs.attack.releases import WIDTH, releases, view_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan

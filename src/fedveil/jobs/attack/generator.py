@@ -22,7 +22,7 @@ from fedveil.audit.finding import Finding
 from fedveil.audit.game import FEWEST, MOST, Seen, play
 from fedveil.audit.record import Audit
 from fedveil.certificate.certify import certify_measured
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.row_rule import Labels
 from fedveil.noise.entropy import Entropy
@@ -120,7 +120,7 @@ def audit_generator(
 ) -> Audit:
     """Play the games on the plan of a generator that was made; its records are checked first, and none is read."""
     require(FEWEST <= runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", runs)
-    require(0 < alarm < 0.5, "alarm", "lie strictly between 0 and .5", alarm)
+    require(0 < alarm < 0.5, "alarm", "lie strictly between 0 and 0.5", alarm)
     certificate = certify_measured(folder, __version__)
     if watch is not None:
         watch("playing the distinguishing game on the counts and on the choice of pairs")

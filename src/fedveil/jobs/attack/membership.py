@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from fedveil.audit.claim import Claim, claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.membership import Shadows, lira_offline, lira_online, membership_finding
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.engine.train import train

@@ -14,15 +14,14 @@ from fedveil.audit.claim import claim_of_plan
 from fedveil.audit.finding import Finding
 from fedveil.audit.one_run import Family, finding_of_scores
 from fedveil.certificate.certify import certify, read_records
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, why
+from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.values import Vector
 from fedveil.data.canaries import canary_rows, other_targets, sign_rows
-from fedveil.data.read_npz import model_arrays
+from fedveil.data.read_formats import model_arrays
 from fedveil.engine import coins
 from fedveil.engine.coins import check_commitment, read_coins
-from fedveil.jobs.attack.observing import with_noise
+from fedveil.jobs.attack.observed_runs import with_noise
 from fedveil.models.loss import NetworkLoss
 from fedveil.planning.plan import Plan
 from fedveil.stages.train.observation import attack_view

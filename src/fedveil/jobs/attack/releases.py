@@ -14,8 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from fedveil.audit.game import Seen
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.jobs.attack.drawn_runs import picked_ratio
@@ -25,7 +24,7 @@ from fedveil.planning.plan import Plan
 from fedveil.privacy.trust import CENTRAL
 from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.train.observation import Push, Releases, attack_view
-from fedveil.theory.filtering import lfilter
+from fedveil.theory.correlated import lfilter
 
 WIDTH = 200  # number of runs in one problem
 Sums = Callable[[Plan, Records, Entropy], Vector]  # returns the released sums of all rounds, one per row

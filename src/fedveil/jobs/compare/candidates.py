@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.core.tables import read_tables
 from fedveil.data.load import Loaded
 from fedveil.engine.study import planned_for

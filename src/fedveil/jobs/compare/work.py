@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, FedveilError
+from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.core.values import Vector
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.data.cells import MISSING, WRITINGS, is_written, writing_of
 from fedveil.data.column import as_texts
 from fedveil.data.fingerprint import Cells

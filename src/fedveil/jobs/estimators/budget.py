@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.ledger import Cap, Cost, Ledger
 from fedveil.ledger.transaction import Transaction
 from fedveil.planning.plan import Plan

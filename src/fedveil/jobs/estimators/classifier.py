@@ -10,8 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from fedveil.certificate.assumptions import Assumption
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.jobs.estimators.linear import PrivateLinear
 from fedveil.models.spec import ModelPlan

@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedveil.certificate.assumptions import Assumption
 from fedveil.certificate.certify import Certificate
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import filled
 from fedveil.core.values import Vector
 from fedveil.data.records import Records

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import filled
 from fedveil.core.values import Indices, Matrix, Vector
-from fedveil.data.labels import scaled
+from fedveil.data.missing import scaled
 from fedveil.data.records import DataShape, Records
 from fedveil.jobs.estimators.rows import StatedRows
 from fedveil.models.spec import ModelPlan
@@ -26,7 +26,7 @@ from fedveil.stages.prepare.budget import settled
 from fedveil.stages.prepare.columns import Columns, Outline
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule, usual_factor
-from fedveil.stages.prepare.magnitudes import BINS
+from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.prepare.shape import settle_shape, with_shape
 from fedveil.stages.sums import Measurement, NoisySums, Sums

@@ -7,9 +7,9 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from fedveil.certificate.assumptions import Assumption
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector, number
-from fedveil.data.labels import scaled
+from fedveil.data.missing import scaled
 from fedveil.jobs.estimators.linear import PrivateLinear
 from fedveil.models.spec import ModelPlan
 

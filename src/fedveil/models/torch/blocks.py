@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Indices, Vector
 from fedveil.models.torch.library import deterministic, torch
 

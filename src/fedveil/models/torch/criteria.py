@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 
 _GENERATORS: Final = "fedveil.models.torch.generators"
 STAND_IN: Final = f"{_GENERATORS}:stand_in"

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import check_allowed
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.models.torch.blocks import Blocks

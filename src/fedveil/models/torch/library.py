@@ -7,8 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 
 torch: Any = import_module("torch") if find_spec("torch") else None
 _SMALL: Final = 2**16  # parameters, up to which a second thread gains nothing

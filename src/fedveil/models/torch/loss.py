@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Indices, Matrix, Vector, whole
 from fedveil.models.loss import Constants, Link, Prediction, check_batch, check_bound, check_clip
 from fedveil.models.torch.criteria import OWN, PRECISIONS, check_criterion

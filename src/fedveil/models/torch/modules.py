@@ -21,8 +21,7 @@ from typing import Any, final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import is_own, named, own_path
 from fedveil.core.limits import PARAMETERS
 from fedveil.core.values import Matrix

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import filled, read_tables, table
 
 NOT_STATED = "not stated"

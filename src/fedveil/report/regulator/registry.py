@@ -14,7 +14,7 @@ from fedveil.report.regulator.about import About
 from fedveil.report.regulator.exposure import unprotected
 from fedveil.report.regulator.questions import composition_text, side_channels, unit_text
 from fedveil.report.view import View
-from fedveil.stages.prepare.words import fact_rows
+from fedveil.stages.prepare.request import fact_rows
 from fedveil.stages.train.registry import facts_of, title_of
 
 _UNITS = {"record": "Record-level", "client": "Client-level"}

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 import numpy as np
 from scipy.optimize import nnls
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Matrix, Vector
 from fedveil.stages.ask.blocks import Block, Coded
 from fedveil.stages.ask.question import SURE, Answer, Expected, Question, Row, interval

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.stages.ask.blocks import Block, Coded, Valued, prefix_root, product_size, products
 from fedveil.stages.ask.question import SURE, Answer, Expected, Question, Row, both_intervals

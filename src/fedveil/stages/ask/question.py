@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from scipy.stats import norm
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector, number
 from fedveil.stages.ask.blocks import Block
 from fedveil.stages.ask.rows import Cells, Condition, View, check_column, increasing, listed_values

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import norm as normal
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import canonical
 from fedveil.stages.ask.blocks import Block, Coded, Valued, entry_noise, product_size, products, symmetric

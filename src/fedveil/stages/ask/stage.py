@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import known
 from fedveil.core.values import Vector
 from fedveil.data.records import DataShape
@@ -29,8 +28,7 @@ from fedveil.stages.measured.stage import Sought
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.contributions import range_counts
-from fedveil.stages.prepare.magnitudes import BINS
-from fedveil.stages.prepare.ranges import covering_range
+from fedveil.stages.prepare.ranges import BINS, covering_range
 from fedveil.stages.sums import STEPS, Measurement, NoisySums, Sums, root_up
 from fedveil.stages.synthesise.table import Table
 

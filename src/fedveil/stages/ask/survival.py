@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.stats import chi2
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import canonical
 from fedveil.stages.ask.blocks import Block, Coded

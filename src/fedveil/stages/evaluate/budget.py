@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places

@@ -11,19 +11,20 @@ import numpy as np
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import Labels
+from fedveil.models.adjusted import margins
 from fedveil.models.loss import Loss
-from fedveil.models.probabilities import margins
 from fedveil.privacy.guarantee import Unit
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.counts import (
+from fedveil.stages.evaluate.found import (
+    Counts,
+    TwoClasses,
     borders_of,
     class_counts,
     even,
+    many_classes,
     places_counts,
     score_counts,
 )
-from fedveil.stages.evaluate.estimates import Counts
-from fedveil.stages.evaluate.found import TwoClasses, many_classes
 from fedveil.stages.evaluate.numbers import Errors, error_sums
 from fedveil.stages.evaluate.statement import Evaluation
 from fedveil.stages.measuring import Measures

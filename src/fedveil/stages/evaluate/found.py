@@ -1,5 +1,10 @@
-"""What noisy counts say of a model: the metrics of an exact evaluation, each with its interval."""
+"""From noisy counts to the quality of a model, with intervals.
 
+References:
+    [F54] Fieller. Some Problems in Interval Estimation. Journal of the Royal Statistical Society B 16(2), 1954.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,10 +12,156 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from fedveil.core.values import Vector
-from fedveil.models.intervals import Interval
-from fedveil.stages.evaluate.estimates import Counts
+from fedveil.core.values import Indices, Matrix, Vector
+from fedveil.models.adjusted import likeliest, probabilities
+from fedveil.models.intervals import Interval, Z
+from fedveil.models.loss import Loss
 from fedveil.stages.evaluate.statement import CONFUSED
+from fedveil.stages.sums import STEPS, Sums
+from fedveil.sums.seam import Whole
+
+# From scores to counts: where the parts begin and end, and what each record adds.
+
+_CLEAR = 1.5  # deviations of its noise above which a count is taken to hold records
+
+
+def even(count: int, reach: float) -> Vector:
+    """Return the inner borders of ``count`` parts of [-reach, reach]; 0 is one, and parts on either side are equal."""
+    below = count // 2
+    sides = np.linspace(-reach, 0.0, below + 1)[1:], np.linspace(0.0, reach, count - below + 1)[1:-1]
+    return np.concatenate(sides)
+
+
+def places_counts(margin: Vector, borders: Vector) -> Sums:
+    """Each record adds one count in the part of its margin."""
+    place = np.searchsorted(borders, margin, side="left")
+
+    def add_up(rows: Indices) -> Whole:
+        return np.bincount(place[rows], minlength=borders.size + 1).astype(np.int64) * STEPS
+
+    return add_up
+
+
+def borders_of(noisy: Vector, deviation: float, even_borders: Vector, bins: int, reach: float) -> Vector:
+    """Return borders of ``bins`` parts with about as many records each, 0 always among them; any borders are valid.
+
+    ``noisy``: counts between ``even_borders``. Counts that noise may have made alone are taken for empty.
+    """
+    held = np.where(noisy > _CLEAR * deviation, noisy, 0.0)
+    if not held.sum() > 0:
+        return even(bins, reach)
+    held += held.sum() * 1e-3 / held.size  # so that every place has a share, and borders are apart
+    ends = np.concatenate([[-reach], even_borders, [reach]])
+    passed = np.concatenate([[0.0], np.cumsum(held)]) / held.sum()
+    # One of the borders is 0, where the classes part: as many parts on either side as its share of the records.
+    below = float(np.interp(0.0, ends, passed))
+    left = min(max(round(bins * below), 1), bins - 1)
+    shares = [*np.linspace(0.0, below, left + 1)[1:-1], *np.linspace(below, 1.0, bins - left + 1)[1:-1]]
+    found = np.interp(shares, passed, ends)
+    return np.sort(np.concatenate([found, [0.0]]))
+
+
+def score_counts(margin: Vector, targets: Vector, borders: Vector) -> Sums:
+    """Each record adds one count in the part of its margin, among those of its class: norm 1."""
+    bins = borders.size + 1
+    place = np.searchsorted(borders, margin, side="left")
+
+    def add_up(rows: Indices) -> Whole:
+        where = targets[rows].astype(np.int64) * bins + place[rows]
+        return np.bincount(where, minlength=2 * bins).astype(np.int64) * STEPS
+
+    return add_up
+
+
+def class_counts(loss: Loss, scores: Matrix, targets: Vector, classes: int, bins: int) -> Sums:
+    """More than two classes: a count for what is taken for what, and one for the confidence and whether it is right."""
+    taken, shares = likeliest(scores), probabilities(loss, scores)
+    sure = np.zeros(taken.size) if shares is None else shares.max(axis=1)
+    place = np.minimum((sure * bins).astype(np.int64), bins - 1)
+    first = classes * classes if classes <= CONFUSED else 0
+
+    def add_up(rows: Indices) -> Whole:
+        truth, found = targets[rows].astype(np.int64), taken[rows]
+        where = [first + (truth == found) * bins + place[rows]]
+        if first:
+            where.append(truth * classes + found)
+        return np.bincount(np.concatenate(where), minlength=first + 2 * bins).astype(np.int64) * STEPS
+
+    return add_up
+
+
+# Shares and areas from noisy counts, with 95% intervals that hold the noise as well as the choice of records.
+#
+# A count is a number of records plus noise of a known deviation. Over draws of records it varies like a Poisson number,
+# so its variance is its own size plus the noise's. Intervals follow Fieller's idea: a ratio r is kept if the difference
+# ``numerator - r * denominator``, whose variance is known, is within 1.96 deviations of 0. That holds too where the
+# denominator is hardly told from 0; then everything is kept. Page: docs/theory/evaluation.md.
+
+_TRIED = 1001  # areas that are tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counts:
+    """Noisy counts and the deviation of the noise on each."""
+
+    values: Vector
+    deviation: float
+
+    @property
+    def variances(self) -> Vector:
+        """Of each count over draws of the records and of the noise; at least one record's."""
+        return np.asarray(np.maximum(self.values, 1.0) + self.deviation**2)
+
+    def ratio(self, top: Vector, bottom: Vector, low: float, high: float) -> tuple[float | None, Interval]:
+        """Return (top . counts) / (bottom . counts) and its interval within [low, high]; None if nothing is known."""
+        a, b = float(top @ self.values), float(bottom @ self.values)
+        v = self.variances
+        square = b * b - Z * Z * float(v @ (bottom * bottom))
+        value = min(max(a / b, low), high) if b > 0 else None
+        if not (square > 0 and b > 0):  # the denominator may be 0: anything is possible
+            return value, (low, high)
+        half = a * b - Z * Z * float(v @ (top * bottom))
+        rest = a * a - Z * Z * float(v @ (top * top))
+        root = math.sqrt(max(half * half - square * rest, 0.0))
+        found = (half - root) / square, (half + root) / square
+        return value, (min(max(found[0], low), high), min(max(found[1], low), high))
+
+    def area(self) -> tuple[float | None, Interval]:
+        """Return the area under the ROC curve and its interval; the first half of the counts is of the other class.
+
+        Pairs within a part may be ranked either way, and the interval has room for both.
+        """
+        others, ours = self.values[: self.values.size // 2], self.values[self.values.size // 2 :]
+        noises = self.variances
+        loose, tight = noises[: others.size], noises[others.size :]
+        size = others.size
+        below = np.tri(size, k=-1)  # [b, c]: part b lies above part c
+        pairs = float(ours.sum() * others.sum())
+        value = None
+        if ours.sum() > 0 and others.sum() > 0:
+            value = min(max(float(ours @ (below + 0.5 * np.eye(size)) @ others) / pairs, 0.0), 1.0)
+        low = _kept(below, ours, others, tight, loose)[0]
+        high = _kept(below + np.eye(size), ours, others, tight, loose)[1]
+        return value, (low, high)
+
+
+def _kept(kernel: Vector, ours: Vector, others: Vector, tight: Vector, loose: Vector) -> Interval:
+    """Return the areas A for which the sum of ``kernel - A`` over all pairs is within 1.96 deviations of 0."""
+    tried = np.linspace(0.0, 1.0, _TRIED)
+    across, along = kernel @ others, ours @ kernel  # what each part of ours is worth, and each of the others'
+    found = ours @ across - tried * ours.sum() * others.sum()
+    one = (across[None, :] - tried[:, None] * others.sum()) ** 2 @ tight
+    two = (along[None, :] - tried[:, None] * ours.sum()) ** 2 @ loose
+    # sum over pairs of parts of (kernel - A)**2 times both noises; the kernel is 0 or 1
+    hits, all_pairs = float(tight @ kernel @ loose), float(tight.sum() * loose.sum())
+    both = hits * (1 - 2 * tried) + tried**2 * all_pairs
+    sure = float(min(ours.sum(), others.sum())) > 0
+    kept = tried[found**2 <= Z * Z * (one + two + both)] if sure else tried
+    if not kept.size:  # between two areas that were tried
+        kept = tried[[int(np.argmin(np.abs(found)))]]
+    step = 1.0 / (_TRIED - 1)
+    return max(0.0, float(kept.min()) - step), min(1.0, float(kept.max()) + step)
+
 
 _GROUPS = 8  # points of a calibration curve
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import number, whole
 
 Where = Literal["training", "held-out"]

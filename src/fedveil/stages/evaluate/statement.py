@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 
 from fedveil.accounting.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.accounting.grid import Grid, on_grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_empty
 from fedveil.core.tables import known
 from fedveil.core.values import number, whole

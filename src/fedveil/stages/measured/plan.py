@@ -17,8 +17,7 @@ from typing import Any, Final
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.evaluator import bound_of, least_of, withdrawn
 from fedveil.accounting.grid import Grid, on_grid
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import filled, known, read_tables, table, write_tables
 from fedveil.data.records import DataShape

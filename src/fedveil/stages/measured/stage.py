@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.importing import named
 from fedveil.core.values import number, whole
 from fedveil.data.records import DataShape

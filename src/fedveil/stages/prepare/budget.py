@@ -11,18 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.data.records import DataShape
 from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
-from fedveil.stages.prepare.categories import threshold_of
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.prepare.knots import CELLS
 from fedveil.stages.prepare.learn import USUAL_SPREAD
-from fedveil.stages.prepare.levels import LEVELS
-from fedveil.stages.prepare.magnitudes import BINS
+from fedveil.stages.prepare.learned import CELLS, LEVELS, threshold_of
+from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import NO_SUMS, STEPS, Measurement, NoisySums, root_up, variance_left
 from fedveil.theory.concentrated import gaussian_epsilon

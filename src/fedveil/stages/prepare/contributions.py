@@ -12,10 +12,8 @@ import numpy as np
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.rows import cut_rows
 from fedveil.stages.prepare.columns import Columns
-from fedveil.stages.prepare.knots import CELLS
-from fedveil.stages.prepare.levels import LEVELS, levels_of
-from fedveil.stages.prepare.magnitudes import BINS, bins_of
-from fedveil.stages.prepare.ranges import Range
+from fedveil.stages.prepare.learned import CELLS, LEVELS, levels_of
+from fedveil.stages.prepare.ranges import BINS, Range, bins_of
 from fedveil.stages.sums import STEPS, Sums
 from fedveil.sums.seam import Whole
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.stages.measuring import Measures
-from fedveil.stages.prepare.categories import Category, codes_of, frequent
 from fedveil.stages.prepare.columns import Columns, Outline
 from fedveil.stages.prepare.contributions import (
     cell_counts,
@@ -24,13 +24,55 @@ from fedveil.stages.prepare.contributions import (
     vectors,
     word_counts,
 )
-from fedveil.stages.prepare.knots import CELLS, knots_of, line_of, shares_of, trimmed
-from fedveil.stages.prepare.learned import LearnedRule, Number, usual_factor
-from fedveil.stages.prepare.levels import LEVELS, narrowed, spread_of
-from fedveil.stages.prepare.magnitudes import BINS, MISSING
-from fedveil.stages.prepare.ranges import Range, model_range, range_of
-from fedveil.stages.prepare.sizes import check_sizes
-from fedveil.stages.sums import NoisySums
+from fedveil.stages.prepare.learned import (
+    CELLS,
+    LEVELS,
+    Category,
+    LearnedRule,
+    Number,
+    codes_of,
+    frequent,
+    knots_of,
+    line_of,
+    narrowed,
+    shares_of,
+    spread_of,
+    trimmed,
+    usual_factor,
+)
+from fedveil.stages.prepare.ranges import BINS, MISSING, Range, model_range, range_of
+from fedveil.stages.sums import NoisySums, root_up
+
+# Whether planned measurements fit the columns that they are made on: a check by whoever contributes to them.
+#
+# What a record adds to counts has a norm that follows from the number of columns. A plan that states a smaller bound
+# would charge less than it costs, so it is refused, also by a site that was only sent the plan.
+
+
+def check_sizes(planned: NoisySums, outline: Outline, classes: int) -> None:
+    """Refuse unless every measurement has the size and the bound of contributions of this outline."""
+    numbers, texts = len(outline.numbers), len(outline.open_texts)
+    width, opened = outline.unprojected, len(outline.open_numbers)
+    expected: dict[str, tuple[int | None, float]] = {
+        "ranges": (BINS * opened, root_up(opened)),
+        "categories": (None, root_up(texts)),
+        "classes": (classes, 1.0),
+        "means": (numbers, 0.0),  # vectors are cut to whatever bound the plan states
+        "cells": (CELLS * len(outline.counted), root_up(len(outline.counted))),
+        "spreads": (LEVELS * numbers, root_up(numbers)),
+        "moments": (width * (width + 1) // 2, 0.0),
+    }
+    for one in planned.measurements:
+        size, least = expected[one.name]
+        fits = one.size == size if size is not None else one.size >= 1
+        require(fits, f"prepare.{one.name}", f"have {size} numbers for these columns", one.size)
+        require(one.bound >= least, f"prepare.{one.name}", f"bound a contribution by at least {least:g}", one.bound)
+    needed = (("ranges", opened), ("categories", texts), ("cells", len(outline.counted)))
+    missing = [name for name, there in needed if there and name not in planned]
+    require(not missing, "[prepare]", f"measure {', '.join(missing)} of these columns", "a plan without it")
+    projected = not outline.turned or "moments" in planned
+    require(projected, "[prepare]", "measure moments where rows are projected or whitened", "a plan without it")
+
 
 USUAL_SPREAD = 0.35  # of numbers on the scale of their range, where it is not measured
 _LEAST_STRENGTH = 0.05  # of an equal part of all squares: a direction with less is not blown up any further

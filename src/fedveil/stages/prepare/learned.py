@@ -2,23 +2,203 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import log_ndtr, ndtri
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
-from fedveil.core.values import Matrix, Vector
-from fedveil.data.column import hat_block
+from fedveil.core.values import Indices, Matrix, Vector
+from fedveil.data.column import LINE, hat_block
 from fedveil.data.rows import cut_rows, slack
 from fedveil.data.spec import OTHER
-from fedveil.stages.prepare.categories import Category
+from fedveil.models.spec import ModelPlan
 from fedveil.stages.prepare.columns import Columns, Outline
 from fedveil.stages.prepare.ranges import Range
-from fedveil.stages.sums import FILE
+from fedveil.stages.sums import FILE, STEPS
+
+# Spreads from noisy counts: how far numbers lie from their mean, on a grid of halvings.
+#
+# Counts tell a spread of any size to a part of itself. A mean of squares would tell it to a part of the whole range,
+# and so miss columns that vary little beside their offset, such as years.
+
+LEVELS: Final = 14  # distances from 2 down to 2**-12, and below
+_SURE: Final = 3.0  # deviations of the noise that a level must have to count
+_SHARE: Final = 0.01
+_INSIDE: Final = math.sqrt(0.5)  # of the upper end of a level: what stands for the distances in it
+_REACH: Final = 8.0  # spreads on either side of the mean, beyond which numbers are cut
+_USUAL: Final = 0.35
+
+
+def levels_of(centred: Matrix) -> Indices:
+    """Return the level of each number's distance from 0, at most 2; ``LEVELS`` where one is missing.
+
+    >>> levels_of(np.array([[2.0, 1.0, 0.6, 0.001, 0.0, np.nan]])).tolist()
+    [[0, 0, 1, 10, 13, 14]]
+    """
+    gone = np.isnan(centred)
+    size = np.abs(np.where(gone, 0.0, centred))
+    exponent = np.frexp(np.maximum(size, 2.0**-LEVELS))[1].astype(np.int64)  # size lies in [2**(e-1), 2**e)
+    return np.where(gone, LEVELS, np.clip(1 - exponent, 0, LEVELS - 1)).astype(np.int64)
+
+
+def spread_of(counts: Vector, records: float, deviation: float) -> float:
+    """Return the root mean square distance, of those levels that stand out of the noise.
+
+    ``records``: how many were counted; ``deviation``: of the noise on each count.
+    """
+    sure = np.where(counts > max(_SURE * deviation, _SHARE * records), counts, 0.0)
+    if not sure.any():
+        return _USUAL
+    ends = 2.0 ** (1.0 - np.arange(LEVELS))
+    return float(math.sqrt(np.sum(sure * (_INSIDE * ends) ** 2) / np.sum(sure)))
+
+
+def narrowed(given: Range, mean: float, spread: float) -> tuple[Range, float, float]:
+    """Return a range that ends some spreads beside the mean, with mean and spread on its scale.
+
+    The same range where it does not reach much farther than that.
+    """
+    low, high = max(mean - _REACH * spread, -1.0), min(mean + _REACH * spread, 1.0)
+    if not high - low < 1.0:
+        return given, mean, spread
+    ends = given.numbers(np.array([low, high]))
+    if not ends[0] < ends[1]:
+        return given, mean, spread
+    middle, half = (low + high) / 2, (high - low) / 2
+    found = Range(float(ends[0]), float(ends[1]), given.unit)
+    return found, min(max((mean - middle) / half, -1.0), 1.0), spread / half
+
+
+# Where the curves of an additive model may turn: knots from noisy counts, and how many there are to be.
+#
+# A column is counted on equal cells of its range. Its knots are the quantiles of half the noisy distribution and half
+# the uniform one over the range: quantiles alone leave a thin tail without a knot, and equal distances leave the bulk
+# with few. Page: docs/preparation.md.
+
+CELLS: Final = 64
+_UNIFORM: Final = 0.5  # of the distribution whose quantiles are the knots
+_EMPTY: Final = 0.002  # of the records: what may lie in all cells that are left out at one end
+_DOUBT: Final = 2.0  # deviations of the noise that are added to what was counted there
+_SPREADS: Final = 2.0  # on either side of the mean, over which a line rises
+_DIGITS: Final = 5  # of a share in a histogram: noise leaves no more
+
+
+def shares_of(counts: Vector) -> Vector:
+    """Return the share of each cell: noisy counts without what is below zero; equal shares where nothing is left."""
+    kept = np.clip(counts, 0.0, None)
+    total = float(kept.sum())
+    return np.round(kept / total, _DIGITS) if total > 0 else np.full(counts.size, 1 / counts.size)
+
+
+def trimmed(own: Range, counts: Vector, deviation: float) -> tuple[Range, Vector]:
+    """Return the range without those cells at its ends that surely hold hardly a record, and counts of its own cells.
+
+    Ranges end at powers of two, and knots where no record is are a waste. Where noise leaves a doubt, a cell is kept.
+    """
+    most = _EMPTY * max(float(counts.sum()), 0.0)
+    doubt = _DOUBT * deviation * np.sqrt(np.arange(1, counts.size + 1))
+    first = int(np.count_nonzero(np.logical_and.accumulate(np.cumsum(counts) + doubt < most)))
+    last = counts.size - int(np.count_nonzero(np.logical_and.accumulate(np.cumsum(counts[::-1]) + doubt < most)))
+    edges = np.linspace(-1.0, 1.0, counts.size + 1)
+    low, high = own.numbers(edges[[first, last]]).tolist() if first < last else (own.low, own.high)
+    if not own.low <= low < high <= own.high:
+        return own, counts
+    below = np.concatenate([[0.0], np.cumsum(counts[first:last])])
+    finer = np.interp(np.linspace(0, last - first, counts.size + 1), np.arange(last - first + 1), below)
+    return Range(low, high, own.unit), np.diff(finer)
+
+
+def line_of(counts: Vector, deviation: float) -> tuple[float, float]:
+    """Return where a column's line rises: its middle, and half its width, on the scale from -1 to 1.
+
+    It rises over two spreads on either side of the mean. What the noise does not show of the spread makes it wider.
+    """
+    places = (np.arange(counts.size) + 0.5) * 2 / counts.size - 1
+    total = max(float(counts.sum()), 1.0)
+    mean = min(max(float(counts @ places) / total, -1.0), 1.0)
+    squares = (places - mean) ** 2
+    seen = max(float(counts @ squares), deviation * math.sqrt(float(squares @ squares))) / total
+    half = _SPREADS * math.sqrt(max(seen, (2 / counts.size) ** 2))
+    return mean, min(half, 1.0 + abs(mean))
+
+
+def knots_of(shares: Vector, cells: int) -> tuple[float, ...]:
+    """Return up to ``cells + 1`` knots on the scale from -1 to 1, both ends among them, and a cell apart.
+
+    >>> knots_of(np.full(CELLS, 1 / CELLS), 4)
+    (-1.0, -0.5, 0.0, 0.5, 1.0)
+    """
+    mixed = (1 - _UNIFORM) * shares / shares.sum() + _UNIFORM / shares.size
+    below = np.concatenate([[0.0], np.cumsum(mixed)])
+    ends = np.linspace(-1.0, 1.0, shares.size + 1)
+    wanted = np.interp(np.linspace(0.0, 1.0, cells + 1)[1:-1], below / below[-1], ends)
+    width, kept = 2 / shares.size, [-1.0]
+    for knot in wanted.tolist():
+        if knot >= kept[-1] + width * (1 - 1e-9) and knot <= 1.0 - width * (1 - 1e-9):
+            kept.append(knot)
+    return (*kept, 1.0)
+
+
+# Category lists by thresholded noisy counts: what is frequent gets a place of its own, what is rare joins the others.
+#
+# Nobody knows the words beforehand, so noise is added to the counts of those that occur, and only counts above a
+# threshold are shown. Two neighbouring data sets then show the same words unless a word that a single unit made up gets
+# past the threshold; the chance of that is the measurement's ``slip``. Proof: docs/theory/preparation.md.
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A word of a column and its share of the records, as measured."""
+
+    column: str
+    word: str
+    share: float
+
+
+def codes_of(columns: Columns, names: Sequence[str], present: Indices) -> tuple[Indices, list[tuple[str, str]]]:
+    """Return every record's words as numbers, a column each, and the (column, word) that each number stands for.
+
+    Only words of the records that are ``present`` get a number: a word that none of them holds must not be counted,
+    even with zero, since noise could then show it. Other records get the number 0, and are not to be counted.
+    """
+    found: list[Indices] = []
+    listed: list[tuple[str, str]] = []
+    for name in names:
+        words = columns.texts[name]
+        occurring, own = np.unique(words.codes[present], return_inverse=True)
+        codes = np.zeros(len(columns), dtype=np.int64)
+        codes[present] = own.reshape(-1) + len(listed)
+        found.append(codes)
+        listed += [(name, words.spelt[code]) for code in occurring.tolist()]
+    return np.column_stack(found), listed
+
+
+def threshold_of(deviation: float, slip: float, columns: int, words: int) -> tuple[float, float]:
+    """Return a safe threshold on counts, and a bound on the chance that a word of one unit passes it.
+
+    ``deviation``: of the noise on a count; ``slip``: the chance that is aimed at. One unit can make up ``words`` words
+    in each column, each counted with 1 at most. The noise is rounded by less than one grid step.
+    """
+    tries = columns * words
+    away = -float(ndtri(slip / tries))
+    chance = tries * float(np.exp(log_ndtr(-away))) * (1 + 1e-9)
+    return (1 + away * deviation) * (1 + 1e-12) + 1 / STEPS, chance
+
+
+def frequent(
+    counts: Vector, listed: Sequence[tuple[str, str]], threshold: float, records: int, most: int
+) -> list[Category]:
+    """Return at most so many categories whose noisy counts are above the threshold, the most frequent first."""
+    shown = [int(place) for place in np.flatnonzero(counts > threshold)]
+    shown.sort(key=lambda place: (-counts[place], listed[place]))
+    return [Category(*listed[place], min(1.0, float(counts[place]) / records)) for place in shown[:most]]
+
 
 FORMAT = 1
 _AT_ONCE = 2**17  # numbers of rows that are made at a time, so that they stay in the processor's cache
@@ -240,3 +420,28 @@ def usual_factor(outline: Outline, shares: Vector) -> float:
         return outline.bound * (1 - room) / math.sqrt(max(len(outline.numbers) + len(outline.texts), 1))
     typical = len(outline.numbers) + len(outline.stated_texts) + float(np.sum(shares * (1 - shares)))
     return outline.bound / math.sqrt(max(typical, 0.1))
+
+
+# Curves that may only rise, or only fall: a released model made so by post-processing, which is free of charge.
+
+
+def made_monotone(model: ModelPlan, learned: LearnedRule, parameters: Vector) -> Vector:
+    """Return the parameters nearest to these whose curves rise or fall as the model states.
+
+    The line of such a column is laid into its hats: then the curve is straight between its knots on the scale of its
+    range, and monotone if its values at the knots are.
+    """
+    if not (model.additive and model.monotone):
+        return parameters
+    found, start, ways = parameters.copy(), 0, dict(model.monotone)
+    for one in learned.numbers:
+        if one.name in ways:
+            knots = np.array(one.knots)
+            hats = slice(start + 1, start + 1 + knots.size)
+            height = math.sqrt(1 - LINE)
+            line = math.sqrt(LINE) * found[start] * np.clip((knots - one.mean) / one.spread, -1.0, 1.0)
+            rising = ways[one.name] == "increasing"
+            curve = isotonic_regression(line + height * found[hats], increasing=rising).x
+            found[start], found[hats] = 0.0, curve / height
+        start += learned.outline.block(one.name)
+    return found

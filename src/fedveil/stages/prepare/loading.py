@@ -4,14 +4,19 @@ Splits and held-out rows are drawn exactly as for stated rules (fedveil.data.loa
 the number of its row, by which its cells are found again.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
+from fedveil.core.tables import filled, table
 from fedveil.core.values import Indices
-from fedveil.data.cells import Texts
+from fedveil.data.cells import Texts, canonical
+from fedveil.data.column import OWN, ZERO, Column
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import (
     Generators,
@@ -26,16 +31,158 @@ from fedveil.data.load import (
 )
 from fedveil.data.missing import Mask, settle_labels, without_client
 from fedveil.data.records import DataShape, Records
-from fedveil.data.row_rule import RowRule
+from fedveil.data.row_rule import READING, Labels, RowRule
 from fedveil.data.sources import read
-from fedveil.data.spec import RULES, HeldOut, Source, Split
+from fedveil.data.spec import MISSING, OTHER, RULES, Fill, HeldOut, Source, Split
 from fedveil.data.table import Table
-from fedveil.stages.prepare.bundled import preparation_of
-from fedveil.stages.prepare.columns import Columns, Outline
-from fedveil.stages.prepare.learned import LearnedRule
-from fedveil.stages.prepare.reading import Reading
+from fedveil.data.tables import known_keys, sequence, stated
+from fedveil.stages.prepare.columns import MISSING_WORD, Columns, Outline
+from fedveil.stages.prepare.learned import LearnedRule, Number
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.prepare.types import looks_textual, numbers_in, refuse_lone_words, refuse_other_writing, words_in
+
+# What a study states about reading its data that is no rule for columns: labels, marks of gaps, fills.
+#
+# It travels from sites to the aggregator of a deployment, so that the released model can say how new records are read.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """``files``: how files are read, as the study states it; ``fill`` and ``default_fill``: as in a study."""
+
+    labels: Labels
+    missing: tuple[str, ...] = MISSING
+    files: Mapping[str, Any] = field(default_factory=dict)
+    fill: Mapping[str, Fill] = field(default_factory=dict)
+    default_fill: Fill = "refuse"
+
+    @classmethod
+    def of(cls, source: Source, target: str | None) -> "Reading":
+        """Of a source as it was completed when it was read; ``target``: the column that is predicted."""
+        return cls(
+            labels=Labels.of(source, target),
+            missing=source.reading.missing,
+            files={key: value for key, value in stated(source.reading).items() if key in READING},
+            fill=dict(source.features.fill),
+            default_fill=source.features.default_fill,
+        )
+
+    def stated_fill(self, name: str) -> Fill | None:
+        """The fill that the study states for a column; None where it states none."""
+        given = self.fill.get(name, self.default_fill)
+        return None if given == "refuse" and name not in self.fill else given
+
+    def table(self) -> dict[str, Any]:
+        """Plain values that :meth:`read` takes."""
+        own = {"missing": list(self.missing), "files": dict(self.files), "fill": dict(self.fill)}
+        return {"labels": stated(self.labels), **own, "default_fill": self.default_fill}
+
+    @classmethod
+    def read(cls, given: Any) -> "Reading":
+        """Return the value that a table describes."""
+        values = dict(known_keys(given, ["labels", "missing", "files", "fill", "default_fill"], "The reading"))
+        values["labels"] = filled(Labels, table(values.get("labels"), "labels"), "labels")
+        values["missing"] = tuple(sequence("The marks of a missing value", values.get("missing", MISSING)))
+        return cls(**values)
+
+
+# What was learned, as the preparation that travels with a model: the same rows, to rounding, from raw columns.
+
+
+def preparation_of(learned: LearnedRule, reading: Reading) -> RowRule:
+    """The learned rule column by column, with the place of each feature in a row."""
+    outline = learned.outline
+    columns = [(_curve if one.knots else _number)(one, learned.factor, reading) for one in learned.numbers]
+    places, start = [], 0
+    for one in learned.numbers:
+        last = start + outline.block(one.name)
+        places += [*range(start, start + len(one.knots) + 1), *([last - 1] if one.knots else [])]
+        start = last
+    for name in outline.stated_texts:
+        words = outline.categories[name]
+        fill = reading.stated_fill(name)
+        columns.append(
+            Column(
+                name=name,
+                categories=words,
+                weight=learned.factor,
+                fill=ZERO if fill is None else fill,
+                unknown=OTHER if OTHER in words else "refuse",
+            )
+        )
+        places += range(start, start + len(words))
+        start += len(words)
+    for index, name in enumerate(outline.open_texts):
+        own = [(place, one) for place, one in enumerate(learned.categories) if one.column == name]
+        columns.append(_released_texts(learned, name, [(one.word, one.share) for _, one in own], index, reading))
+        places += [*(start + place for place, _ in own), start + outline.slots + index]
+    return RowRule(
+        columns=tuple(columns),
+        labels=reading.labels,
+        bound=outline.bound,
+        intercept=outline.intercept,
+        missing=reading.missing,
+        reading=reading.files,
+        slots=tuple(places),
+        width=outline.unprojected,
+        components=learned.components,
+        stretch=learned.stretch,
+    )
+
+
+def _number(one: Number, factor: float, reading: Reading) -> Column:
+    """Cut, bent, centred and divided; a missing number is the mean, unless the study states a fill."""
+    plain = Column(name=one.name, range=(one.range.low, one.range.high), unit=one.range.unit)
+    low, high = plain.bent(np.array([one.range.low, one.range.high])).tolist()
+    middle, half = low / 2 + high / 2, high / 2 - low / 2
+    centre = middle + one.mean * half
+    mean = centre if one.range.unit == 0 else one.range.unit * math.sinh(centre)
+    fill = reading.stated_fill(one.name)
+    return Column(
+        name=one.name,
+        range=plain.range,
+        unit=plain.unit,
+        centre=centre,
+        scale=half * one.spread / factor,
+        fill=mean if fill is None else fill,
+    )
+
+
+def _curve(one: Number, factor: float, reading: Reading) -> Column:
+    """A line, hats, and an indicator for a missing number, unless the study states a fill."""
+    fill = reading.stated_fill(one.name)
+    ends = one.range.low, one.range.high
+    knots = np.clip(one.range.numbers(np.array(one.knots)), *ends)  # rounding may lead past an end
+    return Column(
+        name=one.name,
+        range=ends,
+        unit=one.range.unit,
+        knots=tuple(knots.tolist()),
+        line=(one.mean, one.spread),
+        weight=factor,
+        fill=OWN if fill is None else fill,
+        shares=one.shares,
+    )
+
+
+def _released_texts(
+    learned: LearnedRule, name: str, own: list[tuple[str, float]], index: int, reading: Reading
+) -> Column:
+    """Learned categories, each less its share, and last one for all others."""
+    words, shares = [word for word, _ in own], (*(share for _, share in own), learned.others[index])
+    given = reading.stated_fill(name)
+    missing = MISSING_WORD if MISSING_WORD in words else OTHER
+    fitting = given in RULES or (given is not None and canonical(given) in words)
+    return Column(
+        name=name,
+        categories=(*words, OTHER),
+        offsets=shares if learned.outline.knots is None else (),
+        weight=learned.factor,
+        fill=given if fitting and given is not None else (missing if given is None else OTHER),
+        unknown=OTHER,
+        shares=() if learned.outline.knots is None else shares,
+    )
+
 
 _MOST_ROWS = 2.0**53  # a bound on row numbers
 

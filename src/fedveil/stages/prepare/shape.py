@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.data.records import DataShape
 from fedveil.models.spec import ModelPlan
 from fedveil.privacy.mechanism import sensitivity

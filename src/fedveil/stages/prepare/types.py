@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.cells import Texts, canonical, is_number, writing_of, written_otherwise
 from fedveil.data.features import refuse_undeclared

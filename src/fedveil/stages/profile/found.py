@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 
 FILE: Final = "profile.json"

@@ -7,7 +7,6 @@ import numpy as np
 from fedveil.core.values import Matrix, Vector
 from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Measures
-from fedveil.stages.prepare.categories import Category, codes_of, frequent
 from fedveil.stages.prepare.columns import MISSING_WORD, Columns
 from fedveil.stages.prepare.contributions import (
     matrix_of,
@@ -17,10 +16,10 @@ from fedveil.stages.prepare.contributions import (
     vectors,
     word_counts,
 )
-from fedveil.stages.prepare.magnitudes import BINS, EDGES, MISSING
-from fedveil.stages.prepare.ranges import Range, covering_range, range_of
-from fedveil.stages.profile.budget import CLASSES
+from fedveil.stages.prepare.learned import Category, codes_of, frequent
+from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, Range, covering_range, range_of
 from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
+from fedveil.stages.profile.request import CLASSES
 from fedveil.stages.sums import NoisySums
 
 _LEAST_SPREAD = 0.02  # of the scale from -1 to 1, below which noise would decide

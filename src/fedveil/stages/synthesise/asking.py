@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Vector, number
 from fedveil.data.row_rule import Labels

@@ -7,8 +7,7 @@ import math
 from hashlib import sha256
 from typing import Final
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.data.records import DataShape
 from fedveil.data.row_rule import Labels
 from fedveil.data.spec import Places
@@ -17,9 +16,9 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.measured.plan import COUNTS, GENERATOR, MeasuredPlan, canonical_text, spend_budget
 from fedveil.stages.prepare.budget import check_words, total_mu
-from fedveil.stages.prepare.categories import threshold_of
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.prepare.magnitudes import BINS
+from fedveil.stages.prepare.learned import threshold_of
+from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
 from fedveil.stages.synthesise.cells import MOST_WORDS, WHOLE
 from fedveil.stages.synthesise.generator import FILE

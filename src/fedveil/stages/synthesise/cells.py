@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.stages.prepare.ranges import Range
 from fedveil.stages.synthesise.merging import merged_numbers, merged_words

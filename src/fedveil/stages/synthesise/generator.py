@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Vector
 from fedveil.stages.synthesise.cells import Cells, NumberCells, WordCells, cells_from

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.tables import filled, table
 from fedveil.core.values import number, whole

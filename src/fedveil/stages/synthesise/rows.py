@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.stages.synthesise.fit import Clique, Table, Tree
 from fedveil.stages.synthesise.generator import Generator

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy

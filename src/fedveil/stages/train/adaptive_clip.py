@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector, number
 from fedveil.models.rows import UNIT, rounding_bound
 from fedveil.stages.train.settings import AdaptiveClipRequest

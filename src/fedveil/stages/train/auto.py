@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify, FedveilError
+from fedveil.core.errors import CannotCertify, FedveilError, require
 from fedveil.stages.train.base import Method
 from fedveil.stages.train.registry import request_type, weighed_for
 from fedveil.stages.train.request import AlgorithmRequest, Draft, RiskKnownBefore, Task

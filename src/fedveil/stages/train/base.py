@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import filled
 from fedveil.core.tables import table as inner
 from fedveil.core.values import Indices

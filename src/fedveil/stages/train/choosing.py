@@ -11,8 +11,7 @@ from fractions import Fraction
 from typing import Final
 
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import number
 
 PLATEAU: Final = "plateau"

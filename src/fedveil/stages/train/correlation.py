@@ -12,16 +12,23 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import known
 from fedveil.core.values import Indices, Vector, whole
 from fedveil.privacy.guarantee import Answer, Neighbours
 from fedveil.privacy.mechanism import Gaussian, Mechanism, Repeat, SampledGaussian
 from fedveil.stages.train.settings import CorrelationRequest, Error
 from fedveil.stages.train.share_words import Row
-from fedveil.theory.correlated import majorant, squared_error, weights_of_last
-from fedveil.theory.correlated_design import Aim, best_bands, best_buffers
-from fedveil.theory.factor import MOST_ROUNDS, Factor
+from fedveil.theory.correlated import (
+    MOST_ROUNDS,
+    Aim,
+    Factor,
+    best_bands,
+    best_buffers,
+    majorant,
+    squared_error,
+    weights_of_last,
+)
 
 NAME: Final = "method.correlated"
 

@@ -13,11 +13,11 @@ from typing import Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import Source
-from fedveil.theory.crowds import most_joined as most_joined
+from fedveil.theory.binomial_tail import most_joined as most_joined
 
 Order = Literal["poisson", "independent"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.limits import PASSES, ROUNDS
 from fedveil.core.values import number, whole

@@ -10,14 +10,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_fields, count, real, word
 from fedveil.core.tables import filled, known, table
 from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import Numbers
 from fedveil.stages.train.choosing import RULES, USUAL_GAIN
 from fedveil.stages.train.optimiser import Optimiser
-from fedveil.theory.factor import MOST_BANDS, MOST_BUFFERS, MOST_ROUNDS
+from fedveil.theory.correlated import MOST_BANDS, MOST_BUFFERS, MOST_ROUNDS
 
 # The [[algorithm.segments]] of a study: rounds in consecutive parts, each with numbers of its own.
 #

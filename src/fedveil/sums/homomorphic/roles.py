@@ -11,19 +11,22 @@ from typing import Any, final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.sums.homomorphic.library import tenseal
 from fedveil.sums.homomorphic.messages import (
+    DEGREE,
+    KEY_PRIMES,
+    PER_CIPHERTEXT,
     Message,
+    Parameters,
     Shared,
     fingerprint,
     read_keys,
     read_message,
+    seal_name,
     write_keys,
     write_message,
 )
-from fedveil.sums.homomorphic.parameters import DEGREE, KEY_PRIMES, PER_CIPHERTEXT, Parameters, seal_name
 from fedveil.sums.seam import Summed, Whole
 
 

@@ -6,9 +6,8 @@ from typing import final
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
-from fedveil.sums.homomorphic.parameters import LARGEST, Parameters, parameters_for
+from fedveil.core.errors import BadValue, require
+from fedveil.sums.homomorphic.messages import LARGEST, Parameters, parameters_for
 from fedveil.sums.homomorphic.roles import Adder, Decryptor, Encryptor, make_keys
 from fedveil.sums.seam import Summed, Whole
 

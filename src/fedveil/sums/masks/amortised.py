@@ -27,14 +27,34 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedveil.core.checks import require
-from fedveil.sums.masks.bounds import Bounds, admit
-from fedveil.sums.masks.keys import KEY_BYTES, agreed
-from fedveil.sums.masks.refusals import AliveAndGone, BadEnvelope, BadKey, BadList, BadMessage, BadShare, TooFew
-from fedveil.sums.masks.sealed import COMMITMENT_BYTES, OPENING_BYTES, SALT_BYTES, TAG_BYTES
-from fedveil.sums.masks.setting import MOST_LENGTH, RUN_BYTES
-from fedveil.sums.masks.shamir import COEFFICIENT_BYTES, SHARE_BYTES, deal, recover
-from fedveil.sums.masks.streams import Ring, add_masks
+from fedveil.core.errors import require
+from fedveil.sums.masks.keys import (
+    COEFFICIENT_BYTES,
+    COMMITMENT_BYTES,
+    KEY_BYTES,
+    OPENING_BYTES,
+    SALT_BYTES,
+    SHARE_BYTES,
+    TAG_BYTES,
+    Ring,
+    add_masks,
+    agreed,
+    deal,
+    recover,
+)
+from fedveil.sums.masks.setting import (
+    MOST_LENGTH,
+    RUN_BYTES,
+    AliveAndGone,
+    BadEnvelope,
+    BadKey,
+    BadList,
+    BadMessage,
+    BadShare,
+    Bounds,
+    TooFew,
+    admit,
+)
 from fedveil.sums.seam import Whole
 
 DIGEST_BYTES: Final = 32

@@ -8,52 +8,157 @@ References:
     [B20] Bell et al. Secure Single-Server Aggregation with (Poly)Logarithmic Overhead. CCS 2020.
 """
 
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from fedveil.core.checks import require
-from fedveil.sums.masks.bounds import Bounds, admit
-from fedveil.sums.masks.graph import graph_of
+from fedveil.core.errors import require
 from fedveil.sums.masks.keys import (
+    COEFFICIENT_BYTES,
+    COMMITMENT_BYTES,
     KEY_BYTES,
+    SALT_BYTES,
+    WORD,
     Draw,
+    Held,
+    add_masks,
     agreed,
     check_public,
     check_signature,
+    commitments,
+    deal,
     envelope_key,
     pair_mask_key,
+    seal,
     self_mask_key,
     signed,
-)
-from fedveil.sums.masks.lists import (
-    advert_statement,
-    agree_statement,
-    enough,
-    lists_digest,
-    masked_statement,
-    self_mask_digest,
-    shared_digest,
+    unseal,
 )
 from fedveil.sums.masks.messages import DIGEST_BYTES, HEAD_BYTES, Kind, Members, Packet, head, pack, unpack
-from fedveil.sums.masks.refusals import (
+from fedveil.sums.masks.setting import (
     AliveAndGone,
     BadKey,
     BadList,
     BadSignature,
+    Bounds,
     ListsDiffer,
     OtherRun,
     OutOfTurn,
     RoundReused,
+    Setting,
     ShareSpent,
     TooFew,
+    admit,
 )
-from fedveil.sums.masks.sealed import COMMITMENT_BYTES, SALT_BYTES, Held, commitments, seal, unseal
-from fedveil.sums.masks.setting import Setting
-from fedveil.sums.masks.shamir import COEFFICIENT_BYTES, deal
-from fedveil.sums.masks.streams import WORD, add_masks
 from fedveil.sums.seam import Whole
+
+# The neighbour graph of a round: a ring in an order given by run and round, where each client is tied to the nearest.
+#
+# Every party computes the graph itself. See docs/theory/secure-aggregation.md.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The clients in the order of the ring, and the place of each client in it."""
+
+    ring: tuple[int, ...]
+    place: dict[int, int]
+    neighbours: int
+
+    def hood(self, client: int) -> tuple[int, ...]:
+        """Return a client and its neighbours in ascending order.
+
+        They hold the shares of its secrets: share x belongs to the x-th of them.
+        """
+        size, at, half = len(self.ring), self.place[client], self.neighbours // 2
+        near = {self.ring[(at + step) % size] for step in range(-half, half + 1)}
+        if self.neighbours % 2:
+            near.add(self.ring[(at + size // 2) % size])
+        return tuple(sorted(near))
+
+    def around(self, client: int) -> tuple[int, ...]:
+        """Return the neighbours of a client in ascending order."""
+        return tuple(other for other in self.hood(client) if other != client)
+
+
+def graph_of(setting: Setting) -> Graph:
+    """Return the graph of a round.
+
+    The place of a client follows from a hash of run, round and its number, so the choice of other clients does not move
+    it. Each client has exactly ``neighbours``; the graph stays connected if fewer than that many clients are removed.
+    """
+    address = b"fedveil graph" + setting.address()
+
+    def rank(client: int) -> bytes:
+        return hashlib.sha256(address + struct.pack("<I", client)).digest()
+
+    ring = tuple(sorted(setting.clients, key=rank))
+    return Graph(ring, {client: at for at, client in enumerate(ring)}, setting.neighbours)
+
+
+# The lists that all clients must agree on before a share is revealed: who began, shared, is in the sum, was lost.
+
+
+def _listed(members: Members) -> bytes:
+    return struct.pack(f"<{len(members) + 1}I", len(members), *sorted(members))
+
+
+def shared_digest(digest: bytes, root: bytes, began: Members, shared: Members) -> bytes:
+    """Return the digest of the lists under which a client masks its values.
+
+    ``digest``: of the setting; ``root``: of all commitments.
+    """
+    return hashlib.sha256(b"fedveil shared" + digest + root + _listed(began) + _listed(shared)).digest()
+
+
+def lists_digest(before: bytes, alive: Members, gone: Members) -> bytes:
+    """Return the digest that each client agrees to; ``before``: the ``shared_digest``."""
+    return hashlib.sha256(b"fedveil lists" + before + _listed(alive) + _listed(gone)).digest()
+
+
+def commitments_root(committed: Iterable[bytes]) -> bytes:
+    """Return the hash of all commitments, in ascending order of the clients."""
+    return hashlib.sha256(b"fedveil commitments" + b"".join(committed)).digest()
+
+
+def advert_statement(digest: bytes, client: int, keys: bytes) -> bytes:
+    """Return what a client signs with its two public keys."""
+    return b"fedveil advert" + digest + struct.pack("<I", client) + keys
+
+
+def masked_statement(before: bytes, client: int) -> bytes:
+    """Return what a client signs with its masked values: whose masks are on them."""
+    return b"fedveil masked" + before + struct.pack("<I", client)
+
+
+def agree_statement(agreed: bytes, client: int) -> bytes:
+    """Return what a client signs after it has seen the lists."""
+    return b"fedveil agree" + agreed + struct.pack("<I", client)
+
+
+def enough(setting: Setting, members: Members, hood: Iterable[int]) -> str:
+    """Return why these members are too few, or an empty string: too few for the plan, or for one client's shares."""
+    if len(members) < setting.least:
+        return f"Only {len(members)} clients are left, and the plan promises {setting.least}."
+    holders = sum(1 for client in hood if client in members)
+    if holders < setting.threshold:
+        return f"Only {holders} holders of a client's shares are left, and {setting.threshold} are needed to recover."
+    return ""
+
+
+def self_mask_digest(seed: bytes, digest: bytes) -> bytes:
+    """Return the digest of a self-mask's seed, which is published with the shares.
+
+    It shows whether a recovered self-mask is the right one; the seed has 256 bits, so the digest does not reveal it.
+    """
+    return hashlib.sha256(b"fedveil self-mask" + digest + seed).digest()
+
 
 _NEXT: Final = {Kind.ROSTER: Kind.RELAY, Kind.RELAY: Kind.SURVIVORS, Kind.SURVIVORS: Kind.PROOF}
 _PAIR: Final = 2 * COMMITMENT_BYTES

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NoReturn, final
 
-from fedveil.sums.masks.keys import KEY_BYTES, SIGNATURE_BYTES
-from fedveil.sums.masks.refusals import BadMessage, OtherParty, OtherRound, OtherRun, OutOfTurn
-from fedveil.sums.masks.sealed import COMMITMENT_BYTES, ENVELOPE_BYTES, OPENING_BYTES
-from fedveil.sums.masks.setting import Setting
+from fedveil.sums.masks.keys import COMMITMENT_BYTES, ENVELOPE_BYTES, KEY_BYTES, OPENING_BYTES, SIGNATURE_BYTES
+from fedveil.sums.masks.setting import BadMessage, OtherParty, OtherRound, OtherRun, OutOfTurn, Setting
 
 Members = frozenset[int]
 Rows = Callable[[tuple[Members, ...]], Sequence[int]]

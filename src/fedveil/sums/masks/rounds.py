@@ -7,11 +7,10 @@ from typing import Final, Literal, final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.sums.masks.client import ClientRound, Member
-from fedveil.sums.masks.refusals import Refused, RoundReused, TooFew
 from fedveil.sums.masks.server import ServerRound
-from fedveil.sums.masks.setting import RUN_BYTES, Setting
+from fedveil.sums.masks.setting import RUN_BYTES, Refused, RoundReused, Setting, TooFew
 from fedveil.sums.seam import Summed, Whole
 from fedveil.theory.neighbours import least_neighbours
 

@@ -1,12 +1,41 @@
-"""Everything public about one round of masked sums, fixed before it begins and the same for everybody."""
+"""Everything public about one round of masked sums, fixed before it begins and the same for everybody.
+
+What a party of a masked sum refuses; the message says in one sentence who caused it and why.
+
+::
+
+    FedveilError
+    └── Refused                 anything below; the round goes on without the party that caused it, or ends
+        ├── BadMessage          wrong type, kind or size, or impossible content
+        ├── OtherRun            it belongs to another run
+        ├── OtherRound          it belongs to another round
+        ├── OtherParty          it is from or for another party
+        ├── OutOfTurn           it is not expected at this stage, or this party has left the round
+        ├── Duplicate           this client has already answered at this stage
+        ├── RoundReused         this client has already been in this round, or in a later one
+        ├── BadKey              a public key that is malformed, of low order, or used by two clients
+        ├── BadSignature        an identity key did not sign this
+        ├── BadEnvelope         a sealed share was changed in transit, or made wrong; names who sealed it
+        ├── BadShare            a share does not fit its commitment; names who gave it
+        ├── BadList             a list of participants that cannot follow from the earlier lists
+        ├── ListsDiffer         others were told another list of participants
+        ├── AliveAndGone        a client is said to be both in the sum and lost
+        ├── ShareSpent          the shares of this round have already been given
+        ├── TooFew              fewer participants than the plan promises, or than the threshold
+        └── OutOfBounds         an input of the wrong type, length, range or norm
+"""
 
 import hashlib
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, final
 
-from fedveil.core.checks import require
+import numpy as np
+
+from fedveil.core.errors import FedveilError, require
+from fedveil.sums.exact import LIMIT, largest, squared_norm
+from fedveil.sums.seam import Whole
 
 RUN_BYTES: Final = 32
 MOST_LENGTH: Final = 2**31  # most values of a vector; 16 GiB a message
@@ -95,3 +124,114 @@ class Setting:
     def identity(self, client: int) -> bytes | None:
         """Return the public key that signs for this client, or None if the deployment has no such keys."""
         return self.identities[self.clients.index(client)] if self.identities else None
+
+
+class Refused(FedveilError):
+    """A party of a masked sum refuses to continue."""
+
+
+class BadMessage(Refused):
+    """A message of wrong type, kind or size, or with impossible content."""
+
+
+class OtherRun(Refused):
+    """The message belongs to another run."""
+
+
+class OtherRound(Refused):
+    """The message belongs to another round."""
+
+
+class OtherParty(Refused):
+    """The message is from or for another party."""
+
+
+class OutOfTurn(Refused):
+    """The message is not expected at this stage, or this party has left the round."""
+
+
+class Duplicate(Refused):
+    """This client has already answered at this stage; its first answer counts."""
+
+
+class RoundReused(Refused):
+    """This client has already been in this round, or in a later one."""
+
+
+class BadKey(Refused):
+    """A public key that is malformed, of low order, or used by two clients."""
+
+
+class BadSignature(Refused):
+    """An identity key did not sign this."""
+
+
+class BadEnvelope(Refused):
+    """A sealed share was changed in transit, or made wrong."""
+
+
+class BadShare(Refused):
+    """A share does not fit its commitment."""
+
+
+class BadList(Refused):
+    """A list of participants that cannot follow from the earlier lists."""
+
+
+class ListsDiffer(Refused):
+    """Others were told another list of participants."""
+
+
+class AliveAndGone(Refused):
+    """A client is said to be both in the sum and lost."""
+
+
+class ShareSpent(Refused):
+    """The shares of this round have already been given."""
+
+
+class TooFew(Refused):
+    """Fewer participants than the plan promises, or than the threshold."""
+
+
+class OutOfBounds(Refused):
+    """An input of the wrong type, length, range or norm."""
+
+
+# Bounds on a client's vector, checked in exact integers before masking, because nobody can check it afterwards.
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Bounds on a vector of ``length`` whole numbers: on each absolute value, and on the norm if one is given."""
+
+    length: int
+    largest: int = LIMIT
+    squared_norm: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.length >= 1, "Bounds.length", "be at least 1", self.length)
+        require(0 <= self.largest <= LIMIT, "Bounds.largest", f"lie between 0 and {LIMIT}", self.largest)
+        right = self.squared_norm is None or self.squared_norm >= 0
+        require(right, "Bounds.squared_norm", "be non-negative", self.squared_norm)
+
+
+def admit(values: object, bounds: Bounds) -> Whole:
+    """Return the vector if it keeps its bounds; otherwise raise, and the client counts as a dropout.
+
+    >>> admit(np.array([0.5, float("nan")]), Bounds(length=2))
+    Traceback (most recent call last):
+    fedveil.sums.masks.setting.OutOfBounds: An input must be a vector of int64, got float64.
+    """
+    if not isinstance(values, np.ndarray) or values.dtype != np.int64 or values.ndim != 1:
+        got = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        shape = f" of {values.ndim} dimensions" if isinstance(values, np.ndarray) and values.ndim != 1 else ""
+        raise OutOfBounds(f"An input must be a vector of int64, got {got}{shape}.")
+    if values.size != bounds.length:
+        raise OutOfBounds(f"An input must have {bounds.length} values, got {values.size}.")
+    if not largest(values) <= bounds.largest:
+        raise OutOfBounds(f"An input's values must not exceed {bounds.largest} in absolute value.")
+    if bounds.squared_norm is not None and not squared_norm(values) <= bounds.squared_norm:
+        raise OutOfBounds("An input's norm exceeds its bound.")  # by how much is the client's secret
+    return values

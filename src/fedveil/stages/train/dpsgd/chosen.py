@@ -8,8 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy

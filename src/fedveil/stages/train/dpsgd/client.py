@@ -30,10 +30,8 @@ from fedveil.stages.train.optimiser import (
     to_row,
 )
 from fedveil.stages.train.stage import Training
-from fedveil.sums.coding import packing
-from fedveil.sums.coding.rotation import rotated, rotated_back
-from fedveil.sums.coding.rounding import to_levels
-from fedveil.sums.coding.sparse import random_k, top_k
+from fedveil.sums import coding
+from fedveil.sums.coding import random_k, rotated, rotated_back, to_levels, top_k
 
 # Which records of a client are in a round: by draws of their own, a uniformly random set, or a part of a shuffle.
 
@@ -115,7 +113,7 @@ def compressed(method: DpSgd, update: Vector, source: Source) -> Vector:
 
     Random coordinates and random rounding keep its mean; keeping the largest coordinates does not.
     """
-    kept = packing.kept_of(method.compression.keep, update.size)
+    kept = coding.kept_of(method.compression.keep, update.size)
     match method.compression.kind:
         case "random-k":
             return random_k(update, subset(source, kept, update.size))
@@ -134,7 +132,7 @@ def compressed(method: DpSgd, update: Vector, source: Source) -> Vector:
 def message_bytes(method: DpSgd, size: int) -> int:
     """Return the bytes of one update."""
     how = method.compression
-    return packing.message_bytes(how.kind, size, keep=how.keep, levels=how.levels)
+    return coding.message_bytes(how.kind, size, keep=how.keep, levels=how.levels)
 
 
 _LARGEST = 2.0**52  # grid steps: sums with noise stay exact in float64

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import Mechanism
 from fedveil.privacy.target import Target
@@ -15,8 +15,7 @@ from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.request import Task
 from fedveil.stages.train.settings import CorrelationRequest, Decay, shaped
-from fedveil.theory.correlated import weights_of_last
-from fedveil.theory.factor import Factor
+from fedveil.theory.correlated import Factor, weights_of_last
 
 _CLASSES: Final = 8  # among which records draw, if nothing else is asked for
 ANY: Final = Correlation(factor=Factor(column=(1.0,)), participations=1, separation=1, rounds=1)

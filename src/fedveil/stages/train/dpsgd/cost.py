@@ -12,11 +12,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from fedveil.accounting.calibrate import calibrate, scaled
+from fedveil.accounting.calibrate import at_most, calibrate, scaled
 from fedveil.accounting.compare import account_for
-from fedveil.accounting.fixed_budget import at_most
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.models.rows import UNIT, rounding_bound
 from fedveil.privacy.guarantee import Neighbours
 from fedveil.privacy.mechanism import Compose, Gaussian, Mechanism
@@ -29,7 +28,7 @@ from fedveil.stages.train.dpsgd.mixing import mixture
 from fedveil.stages.train.dpsgd.rounds import DpSgdRounds, costs_of_segments
 from fedveil.stages.train.dpsgd.settings import DRAWN, MOST_ROUNDS, ClientSettings, Clipping, Sampling, class_rate
 from fedveil.stages.train.share_words import Row
-from fedveil.theory.crowds import most_joined
+from fedveil.theory.binomial_tail import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 
 # Segments, each with its own rate, clip, noise and steps.

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedveil.accounting.calibrate import calibrate
 from fedveil.accounting.grid import choose_grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import Exclusion, check_exclusions, check_fields, group, ruled, word
 from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import Mechanism, Numbers

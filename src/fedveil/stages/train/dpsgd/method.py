@@ -16,7 +16,7 @@ import numpy as np
 from fedveil.accounting.calibrate import scaled
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.tables import known
 from fedveil.core.values import Indices, number
 from fedveil.privacy.guarantee import Adversary, Answer

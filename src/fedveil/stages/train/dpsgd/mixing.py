@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Adversary
 from fedveil.stages.train.base import Setup

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from fedveil.accounting.fixed_budget import costs_of
+from fedveil.accounting.calibrate import costs_of
 from fedveil.models.spec import ModelPlan
 from fedveil.stages.train.adaptive_clip import AdaptiveClip
 from fedveil.stages.train.base import EveryModelSeen, Setup

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_fields, count, listed, real
 from fedveil.core.values import Vector, number, whole
 from fedveil.data.records import DataShape

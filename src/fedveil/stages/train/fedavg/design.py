@@ -15,8 +15,7 @@ import numpy as np
 
 from fedveil.accounting.calibrate import calibrate
 from fedveil.accounting.grid import choose_grid
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.fields import Exclusion, check_exclusions, check_fields, count, group, real, ruled, word
 from fedveil.data.records import DataShape
 from fedveil.models.loss import ScoredLoss

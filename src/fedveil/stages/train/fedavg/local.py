@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.records import Records
 from fedveil.models.loss import Loss, ScoredLoss, StackedLoss, UnclippedLoss

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.fields import check_fields, count, real
 from fedveil.core.values import number, whole
 from fedveil.data.records import DataShape

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.data.rows import row_norms

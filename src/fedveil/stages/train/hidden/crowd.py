@@ -13,8 +13,7 @@ import numpy as np
 from fedveil.accounting.hidden import per_round
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
-from fedveil.theory.binomial_tail import binomial_tail, largest_usual
-from fedveil.theory.crowds import most_joined
+from fedveil.theory.binomial_tail import binomial_tail, largest_usual, most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE
 
 _SHARE = 1e-3  # of delta, for the chance that a round has more units than are accounted for

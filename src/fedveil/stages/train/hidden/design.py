@@ -13,8 +13,7 @@ from fedveil.accounting.evaluator import Evaluator
 from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.observers import calibrate_views
 from fedveil.accounting.sampled import least_epsilon
-from fedveil.core.checks import require
-from fedveil.core.errors import CannotCertify
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.fields import check_fields, real, word
 from fedveil.core.tables import known, table
 from fedveil.core.values import number

@@ -13,10 +13,9 @@ import numpy as np
 from fedveil.accounting.evaluator import Evaluator, bound_of, least_of
 from fedveil.accounting.grid import Grid
 from fedveil.accounting.hidden import lipschitz_of_step, per_round
-from fedveil.accounting.observers import Participation, views
+from fedveil.accounting.observers import Participation, Shares, views, views_of_shares
 from fedveil.accounting.profile import composed
-from fedveil.accounting.shares import Shares, views_of_shares
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import DataShape
 from fedveil.models.rows import grain_of, rounding_bound

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from fedveil.accounting.calibrate import calibrate
 from fedveil.accounting.grid import choose_grid
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import number
 from fedveil.stages.train.base import Method, expected
 from fedveil.stages.train.request import Draft, Task, beside, check_beside

@@ -13,8 +13,7 @@ import numpy as np
 
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.grid import Grid
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue
+from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Indices, number, whole
 from fedveil.data.records import DataShape
 from fedveil.models.rows import rounding_bound

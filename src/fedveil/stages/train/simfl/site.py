@@ -15,7 +15,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.files import write_atomically
 from fedveil.core.values import Vector
 from fedveil.data.records import Records

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from fedveil.accounting.calibrate import calibrate as calibrate_final_model
 from fedveil.accounting.calibrate import scaled
-from fedveil.core.checks import require
-from fedveil.core.errors import BadValue, CannotCertify
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.privacy.mechanism import LastIterate, Mechanism, Numbers, Repeat, SampledGaussian, sensitivity
 from fedveil.stages.train.hidden.schedule.families import (
     Frame,

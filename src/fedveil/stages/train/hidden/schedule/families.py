@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from fedveil.accounting.hidden import lipschitz_of_step
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate, Numbers, sensitivity
 from fedveil.stages.train.hidden.crowd import steepness, usual_crowd, with_largest_batch

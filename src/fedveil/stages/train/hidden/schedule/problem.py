@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from scipy.optimize import brentq, isotonic_regression
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector, number, whole
 from fedveil.privacy.guarantee import Neighbours
 from fedveil.stages.train.yardstick import Yardstick as Yardstick

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from fedveil.core.checks import require
+from fedveil.core.errors import require
 from fedveil.privacy.mechanism import Numbers
 from fedveil.stages.train.hidden.schedule.families import (
     Frame,
