@@ -174,6 +174,7 @@ def _forgotten(plan: Plan) -> dict[str, Any]:
     rows = [
         {
             "units": row.units,
+            "together": row.together,
             "left_with": row.left,
             "delta": row.new_model.delta,
             "epsilon_new_model_only": finite_or_none(row.new_model.epsilon),

@@ -356,12 +356,17 @@ def _carried_out(
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
-        if isinstance(study, str | Path):  # later requests about this run find its data by it
-            write_atomically(folder / "private" / STUDY, f"{Path(study).absolute()}\n".encode())
+        remember_study(study, folder)
         result = concluded(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, _records_of(folder, loaded))
     return result
+
+
+def remember_study(study: Wanted, folder: Path) -> None:
+    """Note the path of the study file, by which later requests about this run find its data."""
+    if isinstance(study, str | Path):
+        write_atomically(folder / "private" / STUDY, f"{Path(study).absolute()}\n".encode())
 
 
 def ends_of(folder: Path) -> tuple[str, ...]:

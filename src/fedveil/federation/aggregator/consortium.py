@@ -72,7 +72,8 @@ def consortium(described: Mapping[str, Content]) -> Consortium:
     held = _held(described, members, first_client)
     largest = {} if held is None else {"largest_client": int(held.max()), "smallest_client": int(held.min())}
     counted = None if held is None else replace(shape, records=int(held.sum()), **largest)
-    return Consortium(members, shape, owner_of, places, blank, counted, held)
+    left = [count for said in values if type(count := said.get("left")) is int and 0 <= count <= first_record]
+    return Consortium(members, shape, owner_of, places, blank, counted, held, sum(left))
 
 
 def _held(described: Mapping[str, Content], members: Mapping[str, Member], clients: int) -> Indices | None:
