@@ -13,7 +13,7 @@ import fedveil
 from fedveil.core.errors import BadValue
 from fedveil.jobs.ask import ask_local, ask_study, plan_questions, profile_at_sites
 from fedveil.jobs.remote_synthesis import How
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.stages.ask.counts import Count
 from fedveil.stages.prepare.budget import gaussian_epsilon
 from fedveil.stages.profile.found import Profile

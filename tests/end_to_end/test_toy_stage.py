@@ -13,7 +13,7 @@ import fedveil
 from fedveil.core.errors import BadValue
 from fedveil.jobs.measured import measure, measure_local
 from fedveil.jobs.remote_synthesis import How
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.sums.homomorphic.library import has_tenseal
 
 STAGE, SETTINGS = "toy_stage:NoisyMean", {"column": "age", "range": [0.0, 100.0]}

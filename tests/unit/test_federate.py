@@ -14,7 +14,7 @@ from fedveil.engine.train import train
 from fedveil.federation.agreements import fits
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Guard
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan
 from fedveil.wire.content import Content
