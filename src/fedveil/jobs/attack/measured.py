@@ -242,7 +242,7 @@ def rows_membership(
         one = measured_generator(plan, request, found, key, there)
         seed = int(entropy.words("drawn rows", run, 1)[0])
         drawn = draw_codes(one, _DRAWN, np.random.default_rng(seed))
-        near[run] = -nearest(drawn, table.codes(one.columns)[chosen])
+        near[run] = -nearest(drawn, table.codes(one.columns)[chosen], most=chosen.size)
     kept, delta = Shadows(near[:-1], coins[:-1]), plan.target.delta
     scores = {"nearest drawn row": near[-1], "shadow generators": lira_online(kept, near[-1])}
     return [
