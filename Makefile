@@ -48,6 +48,7 @@ mutants: $(VENV)/.dev
 
 # The site, into site/ (read it with: python -m http.server -d site). With --quiet, strict would not count warnings.
 docs: $(VENV)/.docs
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src examples benchmarks tools
 	$(BIN)/python tools/studio_pictures.py docs/studio
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
@@ -69,7 +70,7 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 $(VENV)/.full: $(VENV)/.dev
-	$(PIP) --editable '.[dev,torch,he,flower,onnx,sql,studio,docs]'
+	$(PIP) --editable '.[dev,torch,he,flower,onnx,sql,studio,mlflow,docs]'
 	touch $@
 
 clean:

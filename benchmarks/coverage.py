@@ -96,14 +96,15 @@ def table_of(rows: Mapping[str, Any]) -> Table:
 
 
 class Noisy:
-    """Implements Measures: adds up, and adds normal noise of the planned size times ``factor``."""
+    """Implements Measures: adds up, and adds noise of the planned law and size times ``factor``."""
 
     def __init__(self, rows: int, generator: np.random.Generator, factor: float = 1.0) -> None:
         self.present, self.generator, self.factor = np.arange(rows), generator, factor
 
     def noisy_sum(self, planned: Any, contributions: Callable[[Any], Any], size: int) -> Any:
         """Return the noisy sum, in units."""
-        noise = self.generator.normal(0, planned.noise * planned.bound * self.factor, size)
+        sample = self.generator.laplace if planned.law == "laplace" else self.generator.normal
+        noise = sample(0, planned.noise * planned.bound * self.factor, size)
         return contributions(self.present)[:size] / 2**20 + noise
 
 
@@ -117,9 +118,9 @@ def plan_for(asked: list[dict[str, Any]], records: int, epsilon: float, neighbou
     return measured_plan("coverage", "ask", {"questions": asked}, outline, shape, target, CENTRAL)
 
 
-def answers(sums: Any, asked: list[dict[str, Any]], rows: Mapping[str, Any], by: Noisy, units: int) -> Any:
+def answers(plan: Any, rows: Mapping[str, Any], by: Noisy, units: int) -> Any:
     """Return the tables of the answers, by name and table."""
-    found = json.loads(Ask().result({"questions": asked}, sums, table_of(rows), units, by))
+    found = json.loads(Ask().result(plan.stated, plan.sums, table_of(rows), units, by))
     return {one["question"]["name"]: one["tables"] for one in found["answers"]}
 
 
@@ -138,18 +139,18 @@ def cover(asked: list[dict[str, Any]], shape: str, records: int, epsilon: float,
     except FedveilError as error:
         print(f"{name:14} {shape:8} {records:6} refused: {error}"[:110])
         return
-    exact = replace(plan.sums, measurements=tuple(replace(one, noise=1e-3) for one in plan.sums.measurements))
+    sums = replace(plan.sums, measurements=tuple(replace(one, noise=1e-3) for one in plan.sums.measurements))
+    exact = replace(plan, sums=sums)
     big = np.random.default_rng(1)
-    truth = {}
-    whole = answers(exact, asked, draw(shape, TRUTH, big), Noisy(TRUTH, big, 1e-9), TRUTH)
+    whole = answers(exact, draw(shape, TRUTH, big), Noisy(TRUTH, big, 1e-9), TRUTH)
     truth = {key: row["estimate"] for key, row in rows_of(whole[name])}
     held: dict[str, list[bool]] = defaultdict(list)
     signs, width, unanswered = [0, 0], [], 0
     for repetition in range(repetitions):
         generator = np.random.default_rng([7, records, repetition])
         rows = draw(shape, records, generator)
-        own = dict(rows_of(answers(exact, asked, rows, Noisy(records, generator, 1e-9), records)[name]))
-        noisy = dict(rows_of(answers(plan.sums, asked, rows, Noisy(records, generator), records)[name]))
+        own = dict(rows_of(answers(exact, rows, Noisy(records, generator, 1e-9), records)[name]))
+        noisy = dict(rows_of(answers(plan, rows, Noisy(records, generator), records)[name]))
         unanswered += not noisy
         for key, row in noisy.items():
             if '"time": 0.0' in key or key not in own:

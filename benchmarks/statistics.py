@@ -6,10 +6,10 @@
 All questions of a list share one epsilon (delta 1e-5 where a library can use one): a quarter each of counts,
 histograms of ten cells, means and box plots of five quantiles. OpenDP is tried with Laplace noise and the epsilon split
 evenly, and with Gaussian noise composed by zCDP; its quantiles are drawn by its private quantile. diffprivlib splits
-epsilon evenly. A record is added or removed there, and zeroed out here, but
-for the means of OpenDP and diffprivlib, whose noise is that of a replaced record: that comparison favours us.
-Printed: mean absolute error against the
-records' own number. A handful of counts alone is better off with Laplace noise, which needs no delta.
+epsilon evenly. All protect against a record that is replaced by another while the number of records is public: a
+count and a mean move by one and by the range over that number; of a histogram two cells move by one each (2 for Laplace
+noise, the root of 2 for Gaussian noise), and two records are exchanged in a quantile. diffprivlib's histogram counts a
+single record, so it gets half of the epsilon. Printed: mean absolute error against the records' own number.
 """
 
 import argparse
@@ -54,10 +54,11 @@ def truth(x: Any) -> dict[str, Any]:
 def ours(many: int, records: int, epsilon: float) -> Any:
     """Return a function from records and a generator to our answers."""
     asked = questions(many)
-    plan = plan_for(asked, records, epsilon, "zero-out")
+    plan = plan_for(asked, records, epsilon)
+    print(f"fedveil: {plan.sums.law} noise")
 
     def answer(rows: Any, generator: np.random.Generator) -> dict[str, list[Any]]:
-        found = answers(plan.sums, asked, rows, Noisy(records, generator), records)
+        found = answers(plan, rows, Noisy(records, generator), records)
         result = defaultdict(list)
         for name, tables in found.items():
             values = [row["estimate"] for row in tables[""]]
@@ -98,7 +99,7 @@ def opendp(many: int, records: int, epsilon: float, gaussian: bool) -> Any:
             domain, dp.symmetric_distance(), dp.max_divergence(), candidates=grid.tolist(), alpha=share,
             scale=1.0,
         )  # fmt: skip
-        scale = made.map(1) / each
+        scale = made.map(2) / each
         made = dp.m.make_private_quantile(
             domain, dp.symmetric_distance(), dp.max_divergence(), candidates=grid.tolist(), alpha=share, scale=scale
         )
@@ -109,8 +110,7 @@ def opendp(many: int, records: int, epsilon: float, gaussian: bool) -> Any:
         exact = truth(x)
         return {
             "count": [noisy(exact["count"], 1.0)],
-            "histogram": [noisy(exact["histogram"], 1.0)],
-            # with a public number of records one is replaced, here as in diffprivlib
+            "histogram": [noisy(exact["histogram"], math.sqrt(2) if gaussian else 2.0)],
             "mean": [noisy(exact["mean"], (SPAN[1] - SPAN[0]) / records)],
             "quantiles": [np.array([quantile(x, share) for share in AT])],
         }
@@ -130,7 +130,7 @@ def diffprivlib(many: int, records: int, epsilon: float) -> Any:
         x = rows["numbers"][:, 0]
         return {
             "count": [np.array([tools.count_nonzero(x > 0.5, epsilon=part)])],
-            "histogram": [tools.histogram(x, epsilon=part, bins=EDGES, range=SPAN)[0]],
+            "histogram": [tools.histogram(x, epsilon=part / 2, bins=EDGES, range=SPAN)[0]],
             "mean": [np.array([tools.mean(x, epsilon=part, bounds=SPAN)])],
             "quantiles": [tools.quantile(x, list(AT), epsilon=part, bounds=SPAN)],
         }
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=3000)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--repetitions", type=int, default=60)
+    parser.add_argument("--draws", type=int, default=5, help="of noise on the same records")
     given = parser.parse_args()
     many, records, epsilon = given.questions, given.records, given.epsilon
     libraries = {
@@ -179,8 +180,9 @@ def main() -> None:
         rows = draw("normal", records, generator)
         exact = truth(rows["numbers"][:, 0])
         for name, answer in libraries.items():
-            for kind, values in answer(rows, generator).items():
-                errors[name][kind] += [float(np.abs(one - exact[kind]).mean()) for one in values[:1]]
+            for _ in range(given.draws):
+                for kind, values in answer(rows, generator).items():
+                    errors[name][kind] += [float(np.abs(one - exact[kind]).mean()) for one in values[:1]]
     means = {name: {kind: float(np.mean(own[kind])) for kind in KINDS} for name, own in errors.items()}
     print(f"{many} questions, {records} records, epsilon {epsilon:g}, delta 1e-5; mean absolute errors")
     for name, own in means.items():

@@ -1,6 +1,6 @@
 """Drive Debian's chromium by its own protocol, through a pipe: no package and no network is needed.
 
-Only what the tests and the screenshots of the studio need: open a page, wait for a state, click, type, take a picture.
+Only what tests and screenshots need: open a page, wait for a state, click, type, take a picture, ask axe-core.
 """
 
 import base64
@@ -52,6 +52,7 @@ class Page:
     def go(self, address: str) -> None:
         """Open an address, and wait until it is loaded."""
         self.run("window.__before = true")
+        self._browser.events.clear()
         self.send("Page.navigate", url=address)
         self.wait("!window.__before && document.readyState === 'complete'")
 
@@ -112,14 +113,30 @@ class Page:
         """Return the text of an element as it is shown."""
         return str(self.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 
-    def size(self, width: int, height: int, *, dark: bool = False, scale: float = 1.0) -> None:
-        """Set the size of the window and the colour scheme."""
+    def size(
+        self, width: int, height: int = 900, *, dark: bool = False, scale: float = 1.0, media: str = "screen"
+    ) -> None:
+        """Set the size of the window, or of the paper, and the colour scheme; a narrow window is a phone's."""
+        phone = width < 600
         self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme, still])
+        self.send("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
+
+    def violations(self) -> list[str]:
+        """Return what axe-core finds wrong with the page for people who use assistive technology."""
+        from axe_core_python import __file__ as package  # the script of the npm package axe-core, as pip installs it
+
+        self.run((Path(package).parent / "axe.min.js").read_text("utf-8") + "; true")
+        broken = self.run("axe.run().then(result => result.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
+        return [f"{rule}: {html[:200]}" for rule, nodes in broken for html in nodes]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What this tab reported since it went to its address."""
+        return [event for event in self._browser.events if event.get("sessionId") == self._session]
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Write a picture of what is seen, or of the whole page."""
@@ -147,15 +164,18 @@ class Browser:
         os.close(self._in)
         self._in = mine
         self._number, self._rest = 0, b""
+        self.events: list[dict[str, Any]] = []
         self.complaints: list[str] = []  # errors of scripts, and what a policy has blocked
 
     def send(self, method: str, given: dict[str, Any], session: str | None = None) -> dict[str, Any]:
-        """Send a command and return its result; of the events between, only complaints are kept."""
+        """Send a command and return its result; events that arrive meanwhile are kept."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": given}
         if session is not None:
             message["sessionId"] = session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
+        left = json.dumps(message).encode() + b"\0"
+        while left:  # a pipe takes a long script in parts
+            left = left[os.write(self._out, left) :]
         while True:
             found = self._message()
             self._heed(found)
@@ -166,7 +186,9 @@ class Browser:
                 return result
 
     def _heed(self, found: dict[str, Any]) -> None:
-        """Keep what a page complains about."""
+        """Keep what a page reports, and what it complains about."""
+        if "method" in found:
+            self.events.append(found)
         entry = found.get("params", {}).get("entry", {})
         if found.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(found["params"]["exceptionDetails"])[:500])

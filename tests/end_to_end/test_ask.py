@@ -11,11 +11,11 @@ from commands import called
 
 import fedveil
 from fedveil.core.errors import BadValue
-from fedveil.jobs.ask import ask_local, ask_study, plan_questions
-from fedveil.jobs.remote_synthesis import How
-from fedveil.ledger import read_export
+from fedveil.jobs.ask import ask_local, ask_study, plan_questions, profile_at_sites
+from fedveil.ledger.entry import read_export
 from fedveil.stages.ask.counts import Count
 from fedveil.stages.prepare.budget import gaussian_epsilon
+from fedveil.stages.profile.found import Profile
 from fedveil.sums.homomorphic.library import has_tenseal
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -80,36 +80,19 @@ def check(folder: Path) -> None:
     assert {"old.csv", "age.csv", "box.csv", "odds.csv"} <= {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("server", ["central", "secure-aggregation"])
+@pytest.mark.parametrize("server", ["central", "secure-aggregation", "homomorphic"])
 def test_in_one_process(server: str, tmp_path: Path) -> None:
+    if server == "homomorphic" and not has_tenseal():
+        pytest.skip("TenSEAL is not installed")
     ask_study(tables(tmp_path) if server == "central" else tables(tmp_path, server=server), tmp_path / "out")
     check(tmp_path / "out")
     assert called("certify", str(tmp_path / "out"), cwd=tmp_path).returncode == 0
 
 
-def test_at_three_real_sites_encrypted(tmp_path: Path) -> None:
+def test_at_three_real_sites_masked(tmp_path: Path) -> None:
+    """Encrypted, killed and resumed, a stage at real sites is tested once for all: test_toy_stage.py."""
     pytest.importorskip("flwr", reason="Flower carries messages between sites; it is not installed")
-    if not has_tenseal():
-        pytest.skip("TenSEAL is not installed")
-    ask_local(tables(tmp_path, server="homomorphic"), tmp_path / "out", 3)
-    check(tmp_path / "out")
-
-
-class Killed(BaseException):
-    pass
-
-
-def test_at_three_real_sites_masked_killed_after_the_first_sum_and_resumed(tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="Flower carries messages between sites; it is not installed")
-
-    def stop(now: Any) -> None:
-        raise Killed
-
-    wanted = tables(tmp_path, server="secure-aggregation")
-    with pytest.raises(Killed):
-        ask_local(wanted, tmp_path / "out", 3, How(watch=stop))
-    assert not (tmp_path / "out" / "answers.json").exists()
-    ask_local(wanted, tmp_path / "out", 3, How(resume=True))
+    ask_local(tables(tmp_path, server="secure-aggregation"), tmp_path / "out", 3)
     check(tmp_path / "out")
 
 
@@ -149,6 +132,26 @@ def test_without_questions_it_is_a_profile(tmp_path: Path) -> None:
     result = ask_study(wanted, tmp_path / "out")
     assert abs(result.rows("age: mean")[0]["estimate"] - 60) < 3
     assert {row["sex"] for row in result.rows("sex: words")} == {"F", "M", "other", "missing"}
+
+
+def test_a_profile_of_sites_is_their_answers_to_the_standard_questions(tmp_path: Path) -> None:
+    """Nobody lists the words of a column: the sites spell them together. Ten half-widths: a false alarm in 1e80."""
+    pytest.importorskip("flwr", reason="Flower carries messages between sites; it is not installed")
+    given = tables(tmp_path, server="secure-aggregation")
+    given["data"].pop("categories")
+    given["model"] = {"kind": "logistic"}  # a study may be given, too
+    result, profile = profile_at_sites(given, 8.0, tmp_path / "out", sites=2)
+    truth = people()
+    age, sex = profile.number("age"), profile.words_of("sex")
+    assert age is not None
+    assert sex is not None
+    assert age.low <= 40 < 80 <= age.high
+    assert abs(age.centre - truth["age"].mean()) < 3
+    assert {word for word, _ in sex.words} == {"F", "M"}
+    assert sum(share for _, share in sex.words) == pytest.approx(1.0, abs=10 * profile.errors["categories"])
+    assert 'sex = ["' in (tmp_path / "out" / "data.toml").read_text()
+    assert Profile.read((tmp_path / "out" / "profile.json").read_text()) == profile
+    assert result.certificate.guarantees[0].answer.epsilon <= 8.0
 
 
 def test_a_plan_shows_precision_and_charges_nothing(tmp_path: Path) -> None:

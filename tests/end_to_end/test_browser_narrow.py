@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, Page, browser
 from report_folder import MEASURED, some_plan, write_folder
-from test_browser_report import OPEN_ALL, TOO_WIDE
+from test_browser_report import CHROMIUM, OPEN_ALL, TOO_WIDE, Page, browser
 
+from fedveil import ask
 from fedveil.jobs.compare import compare
 from fedveil.jobs.entry import Wish, profile_data
 from fedveil.jobs.synthesis import synthesise
@@ -51,7 +51,7 @@ order = "secret"
 kind = "constant"
 rounds = 2
 """
-PAGES = ["report", "card", "profile", "synthetic", "compare"]
+PAGES = ["report", "card", "profile", "synthetic", "compare", "answers"]
 
 
 @pytest.fixture(scope="module")
@@ -71,35 +71,50 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["compare"].write_text(compare_page(compared.as_json()), encoding="utf-8")
     profile_data(Wish(data=str(folder / "visits.csv"), target="ill"), 4.0, folder / "profile")
     synthesise(folder / "tables.toml", folder / "generator", rows=20)
+    numbers = {"age": ages.tolist(), LONG: [f"{age > 55}" for age in ages]}
+    asked = [
+        {"name": LONG, "kind": "histogram", "column": "age", "range": [20, 90]},
+        {"name": "by", "kind": "count", "by": LONG, "values": ["True", "False"]},
+    ]
+    ask(numbers, asked, epsilon=4.0, delta=1e-4, out=folder / "asked")
     return found | {
+        "answers": folder / "asked" / "report.html",
         "profile": folder / "profile" / "profile.html",
         "synthetic": folder / "generator" / "synthetic.html",
     }
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with browser(tmp_path_factory.mktemp("chromium")) as shown:
-        yield shown
+def page() -> Iterator[Page]:
+    with browser() as running:
+        yield running.page()
 
 
 @pytest.mark.parametrize("width", [320, 390])
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_sticks_out(page: Page, pages: dict[str, Path], name: str, width: int) -> None:
-    page.look(width=width)
-    page.open(pages[name])
-    page.value(OPEN_ALL)
-    assert page.value("document.documentElement.scrollWidth") <= width
-    assert page.value(TOO_WIDE.replace("WIDTH", str(width))) == []
+    page.size(width)
+    page.go(pages[name].resolve().as_uri())
+    page.run(OPEN_ALL)
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.run(TOO_WIDE.replace("WIDTH", str(width))) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing(page: Page, pages: dict[str, Path], name: str) -> None:
+    page.size(1000, dark=name in {"card", "answers"})
+    page.go(pages[name].resolve().as_uri())
+    page.run(OPEN_ALL)
+    assert page.violations() == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_numbers_stay_whole(page: Page, pages: dict[str, Path], name: str) -> None:
     """A number that goes on in the next line would be read as two."""
-    page.look(width=390)
-    page.open(pages[name])
-    page.value(OPEN_ALL)
-    broken = page.value(
+    page.size(390)
+    page.go(pages[name].resolve().as_uri())
+    page.run(OPEN_ALL)
+    broken = page.run(
         """[...document.querySelectorAll('td.number > span')].filter(e => /^[0-9.e+-]+$/.test(e.textContent)
         && e.getClientRects().length > 1).map(e => e.textContent)"""
     )

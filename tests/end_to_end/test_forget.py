@@ -10,10 +10,10 @@ import pytest
 from fedveil import CannotCertify, FedveilError, forget, plan_forgetting, run_study
 from fedveil.certificate.certify import certify
 from fedveil.core.errors import AlreadyFinished
-from fedveil.jobs.forget import receipt_of
 from fedveil.planning.promises import _hop as hop
 from fedveil.planning.promises import forgotten, promise
 from fedveil.release.bundle import Bundle
+from fedveil.report.receipt import receipt_of
 from fedveil.version import __version__
 
 STUDY = """
@@ -119,7 +119,7 @@ def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
     [
         ({"rows": [3]}, "forgotten already"),
         ({"rows": [401]}, "rows that the run was trained on"),
-        ({"client": "A"}, "protected clients"),
+        ({"client": "A"}, "be one of client 1"),
         ({}, "told who leaves"),
         ({"rows": [5], "epsilon": 1e-9}, "further rounds bring whoever leaves down to"),
     ],

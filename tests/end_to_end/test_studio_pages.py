@@ -16,13 +16,12 @@ from fedveil.jobs.local import plan_study
 from fedveil.planning.plan import write_plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.planning.study import read_study
-from fedveil.signing.signature import Signature
+from fedveil.signing import Signature
 from fedveil.studio import jobs
 from fedveil.studio.app import application
 from fedveil.studio.places import Folder
 from fedveil.studio.runner import ProgressFile
-from fedveil.studio.sliders import frame_of
-from fedveil.studio.state import Studio
+from fedveil.studio.state import Studio, frame_of
 from studio_client import PORT, Client
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"

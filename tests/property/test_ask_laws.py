@@ -64,9 +64,9 @@ def table(rows: list[tuple[float, ...]], clients: int = 2) -> Table:
     )
 
 
-def plan(asked: dict[str, Any] = SETTINGS, epsilon: float = 30.0, records: int = 100_000) -> Any:
+def plan(asked: dict[str, Any] = SETTINGS, epsilon: float = 30.0, records: int = 100_000, clients: int = 2) -> Any:
     shape = DataShape(
-        records=records, features=5, classes=0, clients=2, largest_client=records, smallest_client=1, bound=1.0
+        records=records, features=5, classes=0, clients=clients, largest_client=records, smallest_client=1, bound=1.0
     )
     return measured_plan("ask", "ask", asked, OUTLINE, shape, Target(epsilon=epsilon, delta=1e-6), CENTRAL)
 
@@ -118,6 +118,46 @@ def test_every_record_adds_at_most_norm_1_and_two_differ_by_at_most_the_root_of_
             for other in each:
                 gap = (one - other).astype(object)
                 assert np.dot(gap, gap) <= 2 * STEPS**2
+
+
+QUIET = [one for one in EVERY if one["kind"] not in ("correlation", "regression", "words")]
+ALONE = [{key: value for key, value in one.items() if key not in ("by", "per_site")} for one in QUIET]
+chosen = st.lists(st.sampled_from([*QUIET, *ALONE]), min_size=1, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(record, min_size=2, max_size=4), chosen, st.integers(0, 2**31))
+def test_with_laplace_noise_the_magnitudes_of_a_record_add_up_to_at_most_1(
+    rows: list[Any], asked: list[dict[str, Any]], seed: int
+) -> None:
+    """So two records differ by at most 2; and answers are a function of the noisy sums alone."""
+    named = [{**one, "name": f"{place} {one['kind']}"} for place, one in enumerate(asked)]
+    flat = {"questions": named, "noise": "laplace"}
+    planned = plan(flat, clients=1).sums
+    assert planned.law == "laplace"
+    by, people = Noisy(len(rows), seed), table(rows, clients=1)
+    content = Ask().result(flat, planned, people, 100_000, by)
+    for one in by.each[0]:
+        assert np.abs(one).sum() <= STEPS
+    assert Ask().result(flat, planned, table([], clients=1), 100_000, Known(by.sums)) == content
+
+
+def test_few_questions_of_one_holder_get_laplace_noise_and_many_get_gaussian_noise() -> None:
+    """A count costs what it costs elsewhere: one over epsilon, as a replaced record moves it by one."""
+    count = {"kind": "count", "where": ["age >= 60"]}
+    one = plan({"questions": [count]}, epsilon=0.5, clients=1)
+    assert one.sums.law == "laplace"
+    assert one.promise("server").epsilon == pytest.approx(0.5, rel=1e-3)
+    layout = layout_of(one.stated, OUTLINE, 1)
+    (_, expected), *_ = layout.expected(one.sums, 100_000)
+    assert expected.half_width == pytest.approx(math.log(20) / 0.5, rel=2e-3)
+    many = [{**count, "name": str(place)} for place in range(40)]
+    assert plan({"questions": many}, epsilon=0.5, clients=1).sums.law == "gaussian"
+    assert plan({"questions": [count]}, epsilon=0.5, clients=2).sums.law == "gaussian"
+    again = type(one).read(one.text())
+    assert again == one
+    with pytest.raises(BadValue, match="Laplace shares"):
+        type(one).read(one.text().replace("clients = 1", "clients = 2"))
 
 
 def test_the_sensitivity_is_reached_so_the_noise_is_not_larger_than_needed() -> None:

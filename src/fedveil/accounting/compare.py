@@ -97,10 +97,11 @@ def _single_run(mechanism: Mechanism) -> LastIterate | None:
 
 
 def _hidden_rows(run: LastIterate) -> list[Row]:
-    return [partial(_hidden_bound, evaluator) for evaluator in evaluators(run)]
+    return [partial(group_bound, evaluator) for evaluator in evaluators(run)]
 
 
-def _hidden_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
+def group_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
+    """Return a bound on a hidden run at a point, for so many units together."""
     log_delta = evaluator.log_delta
     if log_delta is None or group == 1:
         return bound_of(evaluator, delta, epsilon)

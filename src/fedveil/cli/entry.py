@@ -6,14 +6,19 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.console import Console
 
-from fedveil.cli.progress import waiting
+from fedveil.certificate.certify import MeasuredCertificate
+from fedveil.cli.progress import progress, report_sites, waiting
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show, tell_total, total_json
 from fedveil.core.errors import require
 from fedveil.data.address import bare
+from fedveil.engine.system import System
+from fedveil.jobs.ask import profile_at_sites
 from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft
 from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
+from fedveil.jobs.remote_synthesis import How
 from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.stages.profile.found import Profile
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
 TargetColumn = Annotated[str | None, typer.Option("--target", help="The column to predict; guessed if left out.")]
@@ -112,9 +117,15 @@ def profile(
         "profile"
     ),
     resume: Annotated[bool, typer.Option("--resume", help="Finish a profile that was interrupted.")] = False,
+    on: Annotated[
+        Path | None, typer.Option("--on", help="A deployment, whose sites have the data; DATA is then a study file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a private profile of unknown data, charge it, and draft a study that runs as it is."""
+    if on is not None:
+        _profile_on(Path(data), epsilon, folder, on, resume, as_json)
+        return
     require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
     known = get_args(Neighbours)
     require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
@@ -139,6 +150,20 @@ def profile(
         result = profile_data(wish, epsilon, folder, ledger=ledger, resume=resume, tell=stage)
     show(_profile_json(result), as_json, lambda: _tell_profile(bare(data), result))
     _tell_holder(result.columns, result.draft)
+
+
+def _profile_on(study: Path, epsilon: float, folder: Path, on: Path, resume: bool, as_json: bool) -> None:
+    with progress(as_json, "sum") as watch:
+        how = How(None, resume, watch, report_sites(as_json), System(tell=watch.stage))
+        result, found = profile_at_sites(study, epsilon, folder, on=on, how=how)
+    certificate = result.certificate
+
+    def text() -> None:
+        _tell_columns_found(found)
+        _tell_charge(certificate)
+        out().print(f"written: {folder} (open {folder / PAGE}; data.toml is for the sites)", soft_wrap=True)
+
+    show({**certificate.as_json(), **total_json(certificate.data_set), "folder": str(folder)}, as_json, text)
 
 
 def _words(classes: str | None) -> tuple[str, ...]:
@@ -223,8 +248,16 @@ def _profile_json(result: ProfileResult) -> dict[str, Any]:
 
 
 def _tell_profile(data: str, result: ProfileResult) -> None:
-    profile, target = result.profile, result.certificate.plan.target
     _tell_columns(data, result.columns, result.draft)
+    _tell_columns_found(result.profile)
+    _tell_charge(result.certificate)
+    out().print(f"written: {result.folder} (open {result.folder / PAGE})", soft_wrap=True)
+    _tell_questions(result.draft, f"fedveil profile {data}")
+    if result.draft.complete:
+        out().print(f"next: fedveil run {result.folder / STUDY} --out results", soft_wrap=True)
+
+
+def _tell_columns_found(profile: Profile) -> None:
     rows: list[dict[str, Any]] = [
         {
             "column": one.name,
@@ -239,17 +272,17 @@ def _tell_profile(data: str, result: ProfileResult) -> None:
         title = f"{one.name} (target)" if one.name == profile.target else one.name
         rows.append({"column": title, "holds": words + more, "missing": _share(one.missing)})
     plain_table(rows)
-    final = next(one.answer for one in result.certificate.guarantees if one.adversary == target.adversary)
+
+
+def _tell_charge(certificate: MeasuredCertificate) -> None:
+    target = certificate.plan.target
+    final = next(one.answer for one in certificate.guarantees if one.adversary == target.adversary)
     out().print(
         f"charged: epsilon {rounded_up(final.epsilon)} at delta {target.delta:g} for one {target.unit} "
         f"({target.neighbours}); all numbers above are noisy",
         soft_wrap=True,
     )
-    tell_total(result.certificate.data_set, target.adversary)
-    out().print(f"written: {result.folder} (open {result.folder / PAGE})", soft_wrap=True)
-    _tell_questions(result.draft, f"fedveil profile {data}")
-    if result.draft.complete:
-        out().print(f"next: fedveil run {result.folder / STUDY} --out results", soft_wrap=True)
+    tell_total(certificate.data_set, target.adversary)
 
 
 def _share(share: float) -> str:

@@ -6,23 +6,28 @@ from typing import Annotated, Any
 import typer
 
 from fedveil.cli.progress import waiting
-from fedveil.cli.show import Json, Module, out, show
+from fedveil.cli.show import Json, Module, digits, out, rounded_up, show
 from fedveil.core.errors import BadValue, require
-from fedveil.jobs.forget import RECEIPT, forget, plan_forgetting
+from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, forget, plan_forgetting
 from fedveil.planning.forget_design import ForgetDesign, table_of
+from fedveil.privacy.guarantee import finite_or_none
 
 
 def forget_units(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run, or of the last request.")],
     rows: Annotated[str | None, typer.Option("--rows", help="Rows of the data, from 1, such as 17,41.")] = None,
     records: Annotated[Path | None, typer.Option("--records", help="A file that holds the rows that leave.")] = None,
-    client: Annotated[str | None, typer.Option("--client", help="The client that leaves.")] = None,
+    client: Annotated[str | None, typer.Option("--client", help="The client that leaves; with --on, the site.")] = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What is to be left of them in the new model.")] = 0.1,
     others: Annotated[
         float | None, typer.Option("--others", help="The most that it may cost everybody else; a tenth of retraining.")
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How many rounds; chosen if left out.")] = None,
     target: Annotated[Path | None, typer.Option("--out", help="A new folder; without: only show the plan.")] = None,
+    on: Annotated[Path | None, typer.Option("--on", help="The aggregator's folder: go on with its sites.")] = None,
+    left: Annotated[
+        int | None, typer.Option("--left", help="With --on: how many records the sites have marked as left.")
+    ] = None,
     study: Annotated[Path | None, typer.Option("--study", help="The study of the run, if it was moved.")] = None,
     sign: Annotated[Path | None, typer.Option("--sign", help="A key that signs certificate and receipt.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a request that was interrupted.")] = False,
@@ -31,33 +36,56 @@ def forget_units(
 ) -> None:
     """Forget records or a client: go on training without them, with a certificate and a receipt for them."""
     require(rounds is None or rounds >= 1, "--rounds", "be at least 1", rounds)
-    who: dict[str, Any] = {"rows": _numbers(rows), "records": records, "client": client, "study": study}
     how: dict[str, Any] = {"epsilon": epsilon, "others": others, "rounds": rounds}
+    result: ForgetResult | None = None
     with waiting("looking for the rounds that forget them", quiet=as_json):
-        if target is None:
-            design, left = plan_forgetting(folder, **who, **how), None
+        if on is not None:
+            hint = "The aggregator has no records: a site marks its own in its data file ([left] rows)."
+            require(rows is None and records is None, "--on", "go without --rows and --records", str(on), hint)
+            from fedveil.jobs.remote_forget import forget_on, plan_forgetting_on  # Flower is slow to import
+
+            across: dict[str, Any] = {"on": on, "aim": Aim(**how), "site": client, "marked": left, "study": study}
+            if target is not None:
+                result = forget_on(folder, out=target, resume=resume, sign=sign, **across)
+            design = plan_forgetting_on(folder, **across) if result is None else result.design
         else:
-            result = forget(folder, out=target, resume=resume, sign=sign, **who, **how)
-            design, left = result.design, result.forgotten
+            require(left is None, "--left", "come with --on", left, "Here, name rows: --rows.")
+            who: dict[str, Any] = {"rows": _numbers(rows), "records": records, "client": client, "study": study}
+            if target is not None:
+                result = forget(folder, out=target, resume=resume, sign=sign, **who, **how)
+            design = plan_forgetting(folder, **who, **how) if result is None else result.design
+    _show(design, result, as_json)
+
+
+def _show(design: ForgetDesign, result: ForgetResult | None, as_json: bool) -> None:
     chosen = design.chosen
     values: dict[str, Any] = {
         "rounds": chosen.rounds,
         "epsilon_new_model_only": chosen.epsilon,
         "epsilon_others": chosen.others,
-        "retraining": {"rounds": design.retraining_rounds, "epsilon_others": design.retraining_epsilon},
+        "retraining": {
+            "rounds": design.retraining_rounds,
+            "epsilon_others": design.retraining_epsilon,
+            "noise_risk": design.retraining_risk,
+            "recommended": design.retrain or None,
+        },
         "options": table_of(design.options),
-        **({} if left is None else {"folder": str(target), "epsilon_all_models": left.every_model.epsilon}),
     }
+    if result is not None:
+        all_models = finite_or_none(result.forgotten.every_model.epsilon)
+        values |= {"folder": str(result.folder), "epsilon_all_models": all_models}
 
     def text() -> None:
         for line in _lines(design):
             out().print(line, soft_wrap=True)
-        if left is not None:
-            kept = f"epsilon {left.every_model.epsilon:.3g}, as before, for whoever kept the old model"
-            out().print(f"promised to those who left: epsilon {left.new_model.epsilon:.3g}; {kept}", soft_wrap=True)
-            out().print(f"written: {target} (receipt for them: {target}/{RECEIPT}.html)", soft_wrap=True)
-        else:
+        if result is None:
             out().print("nothing was charged; go on with --out DIR")
+            return
+        left, folder = result.forgotten, result.folder
+        new, kept = (rounded_up(one.epsilon) for one in (left.new_model, left.every_model))
+        out().print(f"epsilon of those who left, for whoever has the new model only: {new}", soft_wrap=True)
+        out().print(f"the same, for whoever kept the old model too: {kept}", soft_wrap=True)
+        out().print(f"written: {folder} (receipt for them: {folder}/{RECEIPT}.html)", soft_wrap=True)
 
     show(values, as_json, text)
 
@@ -74,15 +102,14 @@ def _numbers(rows: str | None) -> list[int]:
 
 
 def _lines(design: ForgetDesign) -> list[str]:
-    chosen = design.chosen
-    lines = [" rounds   left of them   charged to the others"]
+    lines = [" rounds   left of them   charged to the others   risk added by noise"]
     for one in design.options:
-        mark = "  <- chosen" if one is chosen else ""
-        lines.append(f"{one.rounds:7d}   {one.epsilon:12.3g}   {one.others:21.3g}{mark}")
-    lines.append(f"train again: {design.retraining_rounds} rounds, charged {design.retraining_epsilon:.3g}")
-    if design.retrain:
-        lines.append("Training again without them costs everybody less: consider it.")
-    return lines
+        mark = "  <- chosen" if one is design.chosen else ""
+        epsilons = f"{digits(one.epsilon, 3):>12}   {digits(one.others, 3):>21}"
+        lines.append(f"{one.rounds:7d}   {epsilons}   {one.risk:19.2g}{mark}")
+    again = f"{digits(design.retraining_epsilon, 3):>21}   {design.retraining_risk:19.2g}"
+    lines.append(f"{design.retraining_rounds:7d}   {'train again':>12}   {again}")
+    return [*lines, design.retrain] if design.retrain else lines
 
 
 def register(app: typer.Typer) -> None:

@@ -5,11 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from fedveil.cli.show import Json, Module, out, show
+from fedveil.cli.show import Json, Module, out, rounded_up, show
 from fedveil.core.errors import require
 from fedveil.data.tables import nearest
 from fedveil.engine.files import PUBLIC, write_atomically
+from fedveil.jobs.local import Result
 from fedveil.jobs.personal import personalise
+from fedveil.jobs.private_personal import personalise_privately
 from fedveil.models.personal_request import PersonalRequest
 from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.export import ENDINGS, FORMATS, TRUSTED, export_model
@@ -104,11 +106,25 @@ def personalise_model(
     margin: Annotated[
         float | None, typer.Option("--margin", help="A gain that is not larger changes nothing; 0.01.")
     ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Make one that may be shown: trained with noise, and charged.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="With --epsilon; as the shared model's.")] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="With --epsilon: the party's own ledger, if not beside its data."),
+    ] = None,
     module: Module = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a model that was interrupted.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a party's own model from the shared one and its own records; nothing leaves the party."""
+    """Make a party's own model from the shared one and its own records; with --epsilon, one that may be shown."""
+    if epsilon is not None:
+        require(way is None and margin is None, "--epsilon", "go without --way and --margin", epsilon)
+        target: Any = {"epsilon": epsilon, "delta": delta, "client_column": column, "ledger": ledger}
+        _show_private(personalise_privately(model, client, data, folder, resume=resume, **target), as_json)
+        return
+    require(delta is None and ledger is None, "--delta and --ledger", "come with --epsilon", (delta, ledger))
     given: Any = {"ways": None if way is None else tuple(way), "margin": margin}
     given = {key: value for key, value in given.items() if value is not None}
     asked = PersonalRequest(**given) if given else None  # as the study says, unless something is said here
@@ -132,6 +148,20 @@ def personalise_model(
         out().print(f"written: {folder} (use it: fedveil predict {folder} NEW.csv --out predictions.csv)")
 
     show(personalised.as_json(), as_json, text)
+
+
+def _show_private(result: Result, as_json: bool) -> None:
+    """Show what a model that may be shown promises to the records of its party."""
+    rows = result.certificate.as_json()["guarantees"]
+    shown = next(row for row in rows if row["adversary"] == "final-model")
+    values = {"folder": str(result.folder), "epsilon": shown["epsilon"], "delta": shown["delta"]}
+
+    def text() -> None:
+        epsilon = rounded_up(shown["epsilon"])
+        out().print(f"if it is shown: epsilon {epsilon} at delta {shown['delta']:g} for a record of this party")
+        out().print(f"written: {result.folder} (certificate.json, model.npz, {BUNDLE})", soft_wrap=True)
+
+    show(values, as_json, text)
 
 
 def register(app: typer.Typer) -> None:

@@ -47,10 +47,20 @@ def _training_rows(plan: Plan, shape: str, server: str) -> list[str]:
         f"  {plan.name}: {plan.model.kind}, {plan.dimension} parameters",
         f"  its model is made here by {plan.model.module}" if plan.model.module else "",
         shape,
+        _forgetting_row(plan),
         *_other_stage_rows(plan),
         f"  {plan.method.kind}: {facts}",
         server if plan.method.served else "",
     ]
+
+
+def _forgetting_row(plan: Plan) -> str:
+    """Who has left, and which sites take no part; nothing for a run without an earlier one."""
+    if not plan.forgetting:
+        return ""
+    left, away = plan.forgetting.units, plan.forgetting.away
+    what = f"  goes on from plan {plan.lineage[-2].hash[:12]} without {left} {plan.target.unit}{'s' * (left != 1)}"
+    return what + (f"; sites that have left: {', '.join(away)}" if away else "")
 
 
 def _noisy_sum_rows(plan: MeasuredPlan, shape: str, server: str) -> list[str]:

@@ -20,7 +20,7 @@ from fedveil.certificate.certify import (
 )
 from fedveil.certificate.data_set import DataSet
 from fedveil.cli.card import regulators_answers, tell_answers
-from fedveil.cli.progress import progress
+from fedveil.cli.progress import Quiet, progress, report_sites
 from fedveil.cli.quality import tell_evaluation, tell_quality
 from fedveil.cli.show import (
     Json,
@@ -45,9 +45,9 @@ from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
 from fedveil.planning.study import Study, parse_study, tables_of
 from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
 from fedveil.release.bundle import FILE as BUNDLE
-from fedveil.signing.keys import read_signer
-from fedveil.signing.signature import FILE as SIGNATURE
-from fedveil.signing.signature import Signature, check_signature
+from fedveil.release.tracking import load_mlflow, log_to_mlflow
+from fedveil.signing import FILE as SIGNATURE
+from fedveil.signing import Signature, check_signature, read_signer
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.prepare.request import fact_rows as preparation_facts
 from fedveil.stages.sums import FILE as PREPARATION
@@ -56,8 +56,10 @@ from fedveil.version import __version__
 
 StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
 Sign = Annotated[Path | None, typer.Option("--sign", help="A key that signs the certificate; from: fedveil keys new.")]
+Mlflow = Annotated[
+    str | None, typer.Option("--mlflow", help="Log what is released to this experiment of MLflow (extra mlflow).")
+]
 
 _MOST_NOTES = 12  # sentences for the data holder on the screen
 DEMO_NAME = "Breast cancer, 4 hospitals"
@@ -97,7 +99,7 @@ baselines = true
 def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None:
     """Schedule, noise and guarantees of a study; trains nothing, touches no row values."""
     if "question" in tables_of(study):
-        from fedveil.cli.ask import show_plan  # imported here because that file imports this one
+        from fedveil.cli.ask import show_plan  # loaded only where a file asks questions
 
         show_plan(study, False, as_json)
         return
@@ -132,12 +134,14 @@ def run(
         Path | None, typer.Option("--trace", help="With --on: a file for a timeline of all rounds.")
     ] = None,
     sign: Sign = None,
+    mlflow: Mlflow = None,
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train, certify, report."""
     require(trace is None or on is not None, "--trace", "be left out without --on: there are no messages", trace)
+    _check_mlflow(mlflow)
     with progress(quiet) as watch:
         if on is None:
             result = run_study(study, folder, resume=resume, watch=watch, sign=sign, system=telling(quiet, watch.stage))
@@ -147,6 +151,7 @@ def run(
             tell = report_sites(quiet)
             result = run_on(study, folder, on, resume=resume, watch=watch, tell=tell, sign=sign, trace=trace)
     show_result(result, quiet, as_json)
+    _log(folder, mlflow)
 
 
 def tune(
@@ -154,14 +159,29 @@ def tune(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted search.")] = False,
     sign: Sign = None,
+    mlflow: Mlflow = None,
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Search over the study's [tune] table, release only the best model, and charge what the search costs."""
+    _check_mlflow(mlflow)
     with progress(quiet, counted="trial") as watch:
         result = tune_study(study, folder, resume=resume, watch=watch, sign=sign, system=System(tell=watch.stage))
     show_result(result, quiet, as_json)
+    _log(folder, mlflow)
+
+
+def _check_mlflow(experiment: str | None) -> None:
+    """Load MLflow before anything is charged, if the run is to be logged there."""
+    if experiment is not None:
+        load_mlflow()
+
+
+def _log(folder: Path, experiment: str | None) -> None:
+    if experiment is not None:
+        run = log_to_mlflow(folder, experiment)
+        Console(stderr=True).print(f"MLflow: logged to {experiment!r} as run {run}", soft_wrap=True)
 
 
 def demo(folder: Out = Path("fedveil-demo"), quiet: Quiet = False, as_json: Json = False) -> None:
@@ -304,17 +324,6 @@ def telling(quiet: bool, stage: Callable[[str], None]) -> System:
             console.print("Note, not published: and more of that kind.", highlight=False)
 
     return System(tell=stage, note=note)
-
-
-def report_sites(quiet: bool) -> Callable[[str, str], None]:
-    """Return a function that reports on standard error which site was asked, has answered or has failed."""
-    console = Console(stderr=True)
-
-    def tell(site: str, state: str) -> None:
-        if not quiet and state != "asked":
-            console.print(f"{site} {state}", highlight=False)
-
-    return tell
 
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:

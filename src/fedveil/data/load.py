@@ -240,6 +240,17 @@ def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators
     return chosen
 
 
+def places_of(rows: Indices, wanted: Indices, name: str) -> Indices:
+    """Return where rows of the source (from 0) stand among those that train, ``rows``; refuse any others."""
+    require(rows.size > 0, name, "name rows of a source", "records without one")
+    places = np.searchsorted(rows, wanted)
+    inside = (places < rows.size) & (rows[np.minimum(places, rows.size - 1)] == wanted)
+    stray = (wanted[~inside] + 1).tolist()
+    hint = "Held-out rows and rows beyond the end train nothing, so there is nothing to forget."
+    require(not stray, name, "be rows that the run was trained on, counted from 1", stray[:5], hint)
+    return places.astype(np.int64)
+
+
 def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -> Records:
     """Return the training records with their owners."""
     if whole.client is not None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,12 @@ class Records:
             classes=self.classes,
             names=tuple(self.names[client] for client in kept) if self.names else (),
         )
+
+    def without(self, gone: Indices) -> "Records":
+        """Return the records with some of them blank: they count in every size and contribute nothing."""
+        features, targets = self.features.copy(), self.targets.copy()
+        features[gone], targets[gone] = 0.0, np.nan
+        return replace(self, features=features, targets=targets)
 
     def by_client(self) -> tuple[Indices, Indices]:
         """Return an order that puts the records of each client together, and where each client starts in it.

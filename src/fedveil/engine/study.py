@@ -27,12 +27,13 @@ from fedveil.engine.job import Bound, Job, Release, Started, conduct
 from fedveil.engine.measure import measure
 from fedveil.engine.run import Cells, Released, Rows, evaluate, prepare, release_of, run_stages
 from fedveil.engine.system import Progress, System
-from fedveil.ledger import Entry, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import Entry
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.design import Planned
-from fedveil.planning.plan import Plan
+from fedveil.planning.plan import Plan, starting_from
 from fedveil.planning.study import Study
-from fedveil.planning.tune_request import Candidate
+from fedveil.planning.tuning import Candidate
 from fedveil.privacy.target import Target
 from fedveil.stages.measuring import Known
 from fedveil.stages.prepare.budget import fitting, settled
@@ -202,12 +203,18 @@ def conduct_study(
     resume: bool = False,
     watch: Callable[[Progress], None] | None = None,
     system: System,
+    start: Vector | None = None,
 ) -> dict[str, Any]:
-    """Run the study in ``folder`` and return the metrics that were written."""
+    """Run the study in ``folder`` and return the metrics that were written.
+
+    ``start``: public parameters that hidden training starts from; zeros if left out.
+    """
 
     def make() -> Job:
         system.tell("planning: looking for the schedule of least risk")
-        return _StudyJob(study, opened, planned_for(study, opened).plan, folder, system, watch).job()
+        plan = planned_for(study, opened).plan
+        plan = plan if start is None else starting_from(plan, start)
+        return _StudyJob(study, opened, plan, folder, system, watch).job()
 
     conduct(make, folder, resume=resume, system=system)
     return written_metrics(folder)

@@ -15,8 +15,9 @@ from fedveil.certificate.certify import MeasuredCertificate
 from fedveil.core.errors import BadValue, require
 from fedveil.core.files import public_folder
 from fedveil.core.strict_json import read_object
-from fedveil.core.tables import table
+from fedveil.core.tables import table, write_tables
 from fedveil.data.frames import columns_of_frame
+from fedveil.data.spec import OTHER
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.engine.measured import conduct_stage, planned_measured
@@ -37,10 +38,14 @@ from fedveil.stages.measured.plan import ASK, MeasuredPlan
 from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.profile.answers import profile_from
+from fedveil.stages.profile.found import Profile
 from fedveil.stages.synthesise.table import table_of
 
 PAGE: Final = "report.html"
 ENDS: Final = ("certificate.json", PAGE)  # what follows the release of answers
+PROFILE_FILES: Final = ("profile.json", "data.toml", "profile.html")  # what a profile of sites leaves besides
+_OF_PROFILE: Final = ("study", "data", "clients", "privacy", "trust", "books")
 _MULTIPLES: Final = (0.5, 1.0, 2.0, 4.0)  # of epsilon, at which a plan says how precise answers would be
 
 
@@ -150,11 +155,13 @@ def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
     for multiple in _MULTIPLES:
         epsilon = target.epsilon * multiple
         if 1e-4 <= epsilon <= 40:
-            scales[epsilon] = total_mu(target) / total_mu(replace(target, epsilon=epsilon))
+            pure = plan.sums.law == "laplace"
+            wider = replace(target, epsilon=epsilon)
+            scales[epsilon] = target.epsilon / epsilon if pure else total_mu(target) / total_mu(wider)
     widths: dict[str, dict[float, float]] = {}
     found = []
     for epsilon, scale in scales.items():
-        for question, one in layout.expected(lambda name, scale=scale: plan.sums[name].noise * scale, plan.units):  # type: ignore[misc]
+        for question, one in layout.expected(plan.sums, plan.units, scale):
             widths.setdefault(question.name, {})[epsilon] = one.half_width
             if epsilon == target.epsilon:
                 found.append((question.name, one))
@@ -182,10 +189,16 @@ def ask_study(
     return _published(certified_result(folder))
 
 
-def ask_on(given: str | Path, out: str | Path, on: str | Path, how: How | None = None) -> AskResult:
+def ask_on(
+    given: Described | ReadTables,
+    out: str | Path,
+    on: str | Path,
+    how: How | None = None,
+    ends: Sequence[str] = ENDS,
+) -> AskResult:
     """The same on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
     how, folder = how or How(), Path(out)
-    check_open(folder, how.resume, ENDS)
+    check_open(folder, how.resume, ends)
     asked = open_questions(given, at_sites=True)
     deployment = read_deployment(Path(on))
     check_folder(folder, how.resume)
@@ -194,10 +207,12 @@ def ask_on(given: str | Path, out: str | Path, on: str | Path, how: How | None =
         return _published(measured_by(asked.study, ASK, asked.settings, folder, deployment, carrier, how))
 
 
-def ask_local(given: Described, out: str | Path, sites: int, how: How | None = None) -> AskResult:
+def ask_local(
+    given: Described | ReadTables, out: str | Path, sites: int, how: How | None = None, ends: Sequence[str] = ENDS
+) -> AskResult:
     """The same with real processes of this machine as sites; their records are left in ``out``/sites."""
     how, folder = how or How(), Path(out)
-    check_open(folder, how.resume, ENDS)
+    check_open(folder, how.resume, ends)
     asked = open_questions(given)
     check_folder(folder, how.resume)
     check_sizes(asked.plan())
@@ -205,6 +220,45 @@ def ask_local(given: Described, out: str | Path, sites: int, how: How | None = N
     apart = asked.study.trust.key_holder == "third-party"
     with trial(asked.here, folder, sites, how.system, apart) as network, network.carrier() as carrier:
         return _published(measured_by(asked.study, ASK, asked.settings, folder, network.deployment, carrier, how))
+
+
+def profile_at_sites(
+    given: Described,
+    epsilon: float,
+    out: str | Path,
+    *,
+    on: str | Path | None = None,
+    sites: int = 0,
+    how: How | None = None,
+) -> tuple[AskResult, Profile]:
+    """Answer the standard questions about records at sites, and write the profile that they give.
+
+    ``given``: a study or a question file, of which the trust and the privacy hold, but for ``epsilon``; what it trains
+    or asks does not matter. ``on``: a deployment; or ``sites``: how many processes of this machine. Beside the profile
+    stands ``data.toml``: what all sites may state in their data files, so that a study need not learn it.
+    """
+    read = read_given(given)
+    tables = {key: value for key, value in read.tables.items() if key in _OF_PROFILE}
+    tables["privacy"] = {**table(tables.get("privacy", {}), "privacy"), "epsilon": epsilon}
+    wanted, ends = ReadTables(tables, read.base, read.name), (*ENDS, *PROFILE_FILES)
+    result = ask_local(wanted, out, sites, how, ends) if on is None else ask_on(wanted, out, on, how, ends)
+    profile = profile_from(result.answers)
+    from fedveil.report.profile_page import profile_page  # imported here because drawing is slow to import
+
+    contents = (profile.text(), _stated_data(profile), profile_page(profile, result.certificate))
+    for name, content in zip(PROFILE_FILES, contents, strict=True):
+        write_atomically(result.folder / name, content.encode(), mode=PUBLIC)
+    return result, profile
+
+
+def _stated_data(profile: Profile) -> str:
+    """Return the [data] table that states the ranges and words of a profile."""
+    stated = {
+        "scale": {one.name: [one.low, one.high] for one in profile.numbers},
+        "bend": {one.name: one.bend for one in profile.numbers if one.bend > 0},
+        "categories": {one.name: [*(word for word, _ in one.words), OTHER] for one in profile.texts if one.words},
+    }
+    return write_tables({"data": {key: value for key, value in stated.items() if value}})
 
 
 def ask(

@@ -9,7 +9,6 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 from fedveil.core.errors import AlreadyFinished, BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices
-from fedveil.data.load import Loaded
+from fedveil.data.load import Loaded, places_of
 from fedveil.data.records import Records
 from fedveil.data.sources import read as read_source
 from fedveil.data.spec import Source
@@ -29,12 +28,12 @@ from fedveil.engine.run import release_of, run_stages
 from fedveil.engine.study import RowsHere
 from fedveil.engine.system import Progress, System
 from fedveil.jobs.local import STUDY, Result, Sign, Wanted, concluded, open_any_study, signing_key
-from fedveil.planning.forget_design import ForgetDesign, design_forgetting
+from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgetting
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
 from fedveil.planning.study import Study
 from fedveil.release.bundle import Bundle
-from fedveil.signing.signature import Signature
+from fedveil.signing import Signature, SigningKey
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.sums import FILE as LEARNED
@@ -51,9 +50,26 @@ class ForgetResult(Result):
     design: ForgetDesign
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What is to be left of whoever leaves, the most that it may cost the others, and how many rounds, if decided."""
+
+    epsilon: float = 0.1
+    others: float | None = None
+    rounds: int | None = None
+
+    def design(self, before: Bundle, leaving: Leaving) -> ForgetDesign:
+        """Return the rounds that reach it from a released model."""
+        args = before.plan, before.parameters, leaving
+        return design_forgetting(*args, epsilon=self.epsilon, others=self.others, rounds=self.rounds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """Who leaves which run, on which data; ``leaving``: numbers of training records; ``gone``: of earlier ones."""
+    """Who leaves which run, on which data; ``leaving``: numbers of training records; ``gone``: of earlier ones.
+
+    ``who``: the same as the planner needs it.
+    """
 
     study: Study
     opened: Loaded
@@ -61,15 +77,12 @@ class Request:
     source: Path
     leaving: Indices
     gone: Indices
-    units: int
+    who: Leaving
 
     @property
     def remaining(self) -> Records:
         """The records without those who left: each is blank, so it counts in every size and contributes nothing."""
-        train, out = self.opened.train, np.union1d(self.leaving, self.gone)
-        features, targets = train.features.copy(), train.targets.copy()
-        features[out], targets[out] = 0.0, np.nan
-        return replace(train, features=features, targets=targets)
+        return self.opened.train.without(np.union1d(self.leaving, self.gone))
 
 
 def plan_forgetting(
@@ -85,7 +98,7 @@ def plan_forgetting(
 ) -> ForgetDesign:
     """Return what forgetting would take and cost, without charging anything or touching a record's values."""
     request = _request(Path(folder), study, rows, records, client)
-    return _designed(request, epsilon, others, rounds)
+    return Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
 
 
 def forget(
@@ -114,29 +127,28 @@ def forget(
     if resume and (target / f"{RECEIPT}.html").exists():
         raise AlreadyFinished(str(target))
     request = _request(Path(folder), study, rows, records, client)
-    design = _designed(request, epsilon, others, rounds)
+    design = Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
     plan = design.chosen.plan
     conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
     kept = json.dumps({"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}) + "\n"
     write_atomically(target / "private" / WHO, kept.encode())
-    _remember(request.source, target)
     metrics = read_object((target / "metrics.json").read_bytes(), "metrics.json")
-    result = concluded(target, metrics, key, request.opened.preparation)
-    left = forgotten(plan)[-1]
-    _write_receipt(target, plan, left, key)
+    return finish_request(request.source, concluded(target, metrics, key, request.opened.preparation), design, key)
+
+
+def finish_request(source: Path, result: Result, design: ForgetDesign, key: SigningKey | None) -> ForgetResult:
+    """Write what follows the certificate of a request: what a later one needs to know, and the receipt."""
+    _remember(source, result.folder)
+    left = forgotten(design.chosen.plan)[-1]
+    _write_receipt(result.folder, design, left, key)
     return ForgetResult(
-        folder=target,
+        folder=result.folder,
         certificate=result.certificate,
         metrics=result.metrics,
         signature=result.signature,
         forgotten=left,
         design=design,
     )
-
-
-def _designed(request: Request, epsilon: float, others: float | None, rounds: int | None) -> ForgetDesign:
-    plan, model = request.before.plan, request.before.parameters
-    return design_forgetting(plan, model, request.units, epsilon=epsilon, others=others, rounds=rounds)
 
 
 def _request(
@@ -148,7 +160,7 @@ def _request(
     require(sum(named) == 1, "forget", "be told who leaves, in one way", f"{sum(named)} ways", hint)
     before = Bundle.read(folder)
     require(before.personal is None, "The model", "be the shared one", "a party's own model")
-    opened_study, opened = open_any_study(_study_of(folder) if study is None else study)
+    opened_study, opened = open_any_study(study_of(folder) if study is None else study)
     loaded = (
         opened.loaded(LearnedRule.read((_origin(folder) / LEARNED).read_bytes()))
         if isinstance(opened, Unprepared)
@@ -158,34 +170,29 @@ def _request(
     hint = "Name the study that the run was of, with the same data: --study."
     require(loaded.train.shape == plan.data, "The data", "have the shape of the run's plan", loaded.train.shape, hint)
     gone = gone_from(folder)
-    leaving, units = _leaving(plan, opened_study, loaded, rows, records, client)
+    leaving, who = _leaving(plan, opened_study, loaded, rows, records, client)
     again = np.intersect1d(leaving, gone)
     require(again.size == 0, "forget", "name units that are still there", f"{again.size} that were forgotten already")
-    return Request(
-        study=opened_study, opened=loaded, before=before, source=folder, leaving=leaving, gone=gone, units=units
-    )
+    return Request(study=opened_study, opened=loaded, before=before, source=folder, leaving=leaving, gone=gone, who=who)
 
 
 def _leaving(
     plan: Plan, study: Study, loaded: Loaded, rows: Sequence[int], records: str | Path | None, client: str | None
-) -> tuple[Indices, int]:
-    """Return the training records that leave, and how many units of the plan they are."""
+) -> tuple[Indices, Leaving]:
+    """Return the training records that leave, and how many units of the plan they are.
+
+    A client of a run that protected records leaves with all of them as one.
+    """
     train, unit = loaded.train, plan.target.unit
     if client is not None:
-        hint = "The run protected records: name rows, or train again without the client."
-        require(unit == "client", "--client", "leave a run that protected clients", unit, hint)
         names = [train.name(index) for index in range(train.clients)]
         require(client in names, "--client", f"be one of {', '.join(names[:12])}", client)
-        return np.flatnonzero(train.owner == names.index(client)).astype(np.int64), 1
+        own = np.flatnonzero(train.owner == names.index(client)).astype(np.int64)
+        return own, Leaving(units=1) if unit == "client" else Leaving(units=own.size, together=own.size)
     require(unit == "record", "--rows", "leave a run that protected records", unit, "Name a client: --client.")
     wanted = _matching(study, records) if records is not None else np.array(sorted(set(rows)), dtype=np.int64) - 1
-    require(loaded.rows.size == len(train), "--rows", "name rows of a source", "records without one")
-    places = np.searchsorted(loaded.rows, wanted)
-    inside = (places < loaded.rows.size) & (loaded.rows[np.minimum(places, loaded.rows.size - 1)] == wanted)
-    stray = (wanted[~inside] + 1).tolist()
-    hint = "Held-out rows and rows beyond the end train nothing, so there is nothing to forget."
-    require(not stray, "--rows", "be rows that the run was trained on, counted from 1", stray[:5], hint)
-    return places.astype(np.int64), int(places.size)
+    places = places_of(loaded.rows, wanted, "--rows")
+    return places, Leaving(units=int(places.size))
 
 
 def _matching(study: Study, records: str | Path) -> Indices:
@@ -237,7 +244,10 @@ def _job(request: Request, plan: Plan, folder: Path, system: System, watch: Call
 # What a later request needs to know stays in the private folder.
 
 
-def _study_of(folder: Path) -> Path:
+def study_of(folder: Path, stated: Path | None = None) -> Path:
+    """Return the path of the run's study, as stated or as the run noted it."""
+    if stated is not None:
+        return stated
     note = folder / "private" / STUDY
     hint = "Name it: --study."
     require(note.is_file(), str(folder), "say which study it is of, in its private folder", "nothing", hint)
@@ -265,60 +275,15 @@ def gone_from(folder: Path) -> Indices:
     return np.array(read_object(path.read_bytes(), WHO)["records"], dtype=np.int64)
 
 
-# The receipt for whoever left.
+def _write_receipt(folder: Path, design: ForgetDesign, left: Forgotten, key: SigningKey | None) -> None:
+    """Write the receipt for whoever left: values, page, and a signature where there is a key."""
+    from fedveil.report.receipt import receipt_of, receipt_page  # imported here because drawing is slow to import
 
-
-def receipt_of(plan: Plan, left: Forgotten, model: str) -> dict[str, Any]:
-    """Return what the receipt says, as values for JSON; ``model``: the new model's hash."""
-    return {
-        "format": 1,
-        "study": plan.name,
-        "plan": plan.hash,
-        "model": model,
-        "units": left.units,
-        "unit": plan.target.unit,
-        "neighbours": plan.target.neighbours,
-        "rounds_without": plan.run.total,
-        "delta": plan.target.delta,
-        "new_model_only": {"epsilon": left.new_model.epsilon},
-        "old_and_new_model": {"epsilon": left.every_model.epsilon},
-        "assumptions": [
-            "The data holder left the named units out of all further rounds; nobody else can check this.",
-            "For new_model_only: the old model is withdrawn, and whoever looks does not have it.",
-        ],
-    }
-
-
-def _write_receipt(folder: Path, plan: Plan, left: Forgotten, key: Any) -> None:
     released = read_object((folder / "certificate.json").read_bytes(), "certificate.json")["released"]
-    values = receipt_of(plan, left, str(released[0]["sha256"]))
+    values = receipt_of(design.chosen.plan, left, str(released[0]["sha256"]))
     data = (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
     write_atomically(folder / f"{RECEIPT}.json", data, mode=PUBLIC)
     if key is not None:
         write_atomically(folder / f"{RECEIPT}.sig", Signature.of(data, key).text(), mode=PUBLIC)
-    write_atomically(folder / f"{RECEIPT}.html", _page(values, signed=key is not None).encode(), mode=PUBLIC)
-
-
-def _page(values: dict[str, Any], *, signed: bool) -> str:
-    what = f"{values['units']} {values['unit']}{'s' if values['units'] != 1 else ''}"
-    new, both = values["new_model_only"]["epsilon"], values["old_and_new_model"]["epsilon"]
-    lines = [
-        f"<p>At the request of whoever it concerns, {what} left the study <b>{escape(values['study'])}</b>. Training "
-        f"went on for {values['rounds_without']} rounds without them, with fresh noise, and released a new model.</p>",
-        "<table><tr><th>Whoever has</th><th>can tell the model from one that never saw a unit up to</th></tr>",
-        f"<tr><td>the new model only</td><td>epsilon {new:.3g} at delta {values['delta']:g}</td></tr>",
-        f"<tr><td>the old and the new model</td><td>epsilon {both:.3g} at delta {values['delta']:g}</td></tr></table>",
-        "<p>This holds on these assumptions:</p><ul>",
-        *(f"<li>{escape(text)}</li>" for text in values["assumptions"]),
-        "</ul>",
-        f"<p>New model: <code>{values['model']}</code><br>Plan: <code>{values['plan']}</code><br>"
-        + (f"Signed: {RECEIPT}.sig, over {RECEIPT}.json." if signed else "Not signed.")
-        + "</p>",
-    ]
-    style = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;color-scheme:light dark}"
-    style += "td,th{text-align:left;padding:.3rem .8rem .3rem 0}code{word-break:break-all}"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Receipt</title>'
-        f"<style>{style}</style></head>"
-        f"<body><h1>Receipt: forgotten</h1>{''.join(lines)}</body></html>\n"
-    )
+    signature = f"{RECEIPT}.sig" if key is not None else None
+    write_atomically(folder / f"{RECEIPT}.html", receipt_page(values, signature=signature).encode(), mode=PUBLIC)

@@ -38,9 +38,9 @@ from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.bundle import Bundle
 from fedveil.release.model import ReleasedModel
 from fedveil.release.personal import FILE as PERSONAL
-from fedveil.signing.keys import SigningKey, read_key
-from fedveil.signing.signature import FILE as SIGNATURE
-from fedveil.signing.signature import Signature, check_signature, signature_in
+from fedveil.release.tracking import log_to_mlflow
+from fedveil.signing import FILE as SIGNATURE
+from fedveil.signing import Signature, SigningKey, check_signature, read_key, signature_in
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.sums import FILE as LEARNED
@@ -125,6 +125,10 @@ class Result:
     def model(self) -> ReleasedModel:
         """The released model, ready to predict."""
         return ReleasedModel(Bundle.read(self.folder), self.allowed)
+
+    def log_to_mlflow(self, experiment: str, tracking: str | None = None) -> str:
+        """Log what the run released to an experiment of MLflow, and return the identifier of the MLflow run."""
+        return log_to_mlflow(self.folder, experiment, tracking)
 
     def _repr_html_(self) -> str:
         """Return certificate, quality and model for a notebook."""
@@ -351,12 +355,17 @@ def _carried_out(
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
-        if isinstance(study, str | Path):  # later requests about this run find its data by it
-            write_atomically(folder / "private" / STUDY, f"{Path(study).absolute()}\n".encode())
+        remember_study(study, folder)
         result = concluded(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, records_of(folder, loaded))
     return result
+
+
+def remember_study(study: Wanted, folder: Path) -> None:
+    """Note the path of the study file, by which later requests about this run find its data."""
+    if isinstance(study, str | Path):
+        write_atomically(folder / "private" / STUDY, f"{Path(study).absolute()}\n".encode())
 
 
 def ends_of(folder: Path) -> tuple[str, ...]:

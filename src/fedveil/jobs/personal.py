@@ -66,8 +66,11 @@ def steepness(loss: Loss, bound: float) -> float:
 Rows = tuple[Matrix, Vector]
 
 
-def own_records(model: ReleasedModel, data: str, client: str, column: str | None) -> Rows:
-    """Return the rows and targets of the records of ``data``; with a client ``column``, those of ``client`` alone."""
+def own_records(model: ReleasedModel, data: str, client: str, column: str | None, *, blank: bool = False) -> Rows:
+    """Return the rows and targets of the records of ``data``; with a client ``column``, those of ``client`` alone.
+
+    ``blank``: rows that the rule for missing values drops are kept as blank ones, so that no count depends on them.
+    """
     known = model.preparation
     if known is None or known.labels.name is None:
         raise BadValue(
@@ -85,9 +88,13 @@ def own_records(model: ReleasedModel, data: str, client: str, column: str | None
     with closing(chunks(known.source(data), Path(), wanted)) as parts:
         for chunk in parts:
             rows, dropped = model.rows(chunk.cells, chunk.place, chunk.names)
-            mine = ~dropped if column is None else ~dropped & _of(chunk, column, client)
+            own = np.ones_like(dropped) if column is None else _of(chunk, column, client)
+            values = np.full(dropped.size, np.nan)
+            values[own & ~dropped] = _targets(chunk, labels, own & ~dropped)
+            rows[dropped] = 0.0
+            mine = own if blank else own & ~dropped
             found.append(rows[mine])
-            targets.append(_targets(chunk, labels, mine))
+            targets.append(values[mine])
     features = np.ascontiguousarray(np.concatenate(found)) if found else np.zeros((0, 1))
     require(len(features) > 0, "--data", f"hold records of {client!r}", "none")
     return features, np.concatenate(targets)
@@ -293,7 +300,7 @@ def personalise(
     require(linear, "A personal model", "be made from a linear model", "a torch module")
     stated, hint = bundle.plan.model.decision_threshold, "Every party finds its own threshold."
     require(stated is None, "The shared model", "have no decision threshold of its own", stated, hint)
-    features, targets = _rows(model, str(data), client, client_column)
+    features, targets = site_rows(model, str(data), client, client_column)
     own = Own(loss=loss, shared=bundle.parameters, features=features, targets=targets, bound=bundle.plan.data.bound)
     chosen = personal(own, request or bundle.plan.personal or PersonalRequest(), client)
     try:
@@ -306,16 +313,17 @@ def personalise(
     return Personalised(folder=folder, chosen=chosen)
 
 
-def _rows(model: ReleasedModel, data: str, client: str, column: str | None) -> Rows:
+def site_rows(model: ReleasedModel, data: str, client: str, column: str | None, *, blank: bool = False) -> Rows:
+    """Return the rows and targets of a party, of its records or of a site's data file; ``blank``: as above."""
     if not data.endswith(".toml"):
-        return own_records(model, data, client, column)
+        return own_records(model, data, client, column, blank=blank)
     require(column is None, "--client-column", "be left out with a site's data file", column)
     records = read_site_data(Path(data)).records
     plan = model.plan
     same = (records.features.shape[1], records.classes) == (plan.real_features, plan.data.classes)
     rule = f"make {plan.real_features} features and {plan.data.classes} classes, as the model has"
     require(same, "--data", rule, (records.features.shape[1], records.classes))
-    mine = ~records.blank
+    mine = ~records.blank | blank
     if records.clients > 1:
         names = [records.name(index) for index in range(records.clients)]
         require(client in names, "--client", f"be one of {', '.join(names[:12])}", client)

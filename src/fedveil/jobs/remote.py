@@ -27,10 +27,12 @@ from fedveil.federation.deploy.files import INSIDE, Deployment, read_deployment
 from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.site.data import same_clients
-from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, signing_key
+from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, remember_study, signing_key
+from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study, read_study_without_data
-from fedveil.signing.keys import SigningKey
+from fedveil.signing import SigningKey
 from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.protocol import Consortium
 
 Watch = Callable[[Progress], None] | None
 Tell = Callable[[str, str], None]
@@ -100,16 +102,17 @@ def federated(
     key: SigningKey | None = None,
     preparation: RowRule | None = None,
     trace: Path | None = None,
+    goes_on: Callable[[Consortium], Plan] | None = None,
 ) -> Result:
     """Train across the sites that the carrier reaches; certify and report.
 
     ``preparation``: how records became rows, where this process knows it; otherwise as the sites say. ``trace``: a file
-    for a timeline of the run, which is written also if the run fails.
+    for a timeline of the run, which is written also if the run fails. ``goes_on``: as in :class:`Federation`.
     """
     kept = Trace(None if trace is None else time.monotonic)
     talk = conversation(folder, deployment, carrier, resume, watch, tell, system or System(), kept)
     try:
-        metrics = Federation(study=study, talk=talk, held=held).conduct()
+        metrics = Federation(study=study, talk=talk, held=held, goes_on=goes_on).conduct()
     finally:
         if trace is not None:
             trace.write_text(kept.text(), encoding="utf-8")
@@ -138,9 +141,11 @@ def run_on(
     check_folder(folder, resume)
     public_folder(folder)
     with deployed(deployment, folder) as carrier:
-        return federated(
+        result = federated(
             wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key, trace=trace
         )
+    remember_study(study, folder)
+    return result
 
 
 def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:

@@ -15,12 +15,13 @@ from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.hidden import per_round
 from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import Vector
+from fedveil.data.records import DataShape
 from fedveil.planning.forgetting import Forgetting
 from fedveil.planning.plan import HeldOutRecords, Plan, why_not_forgotten
 from fedveil.planning.promises import forgotten, promise
-from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.sums import NO_SUMS
+from fedveil.stages.train.base import Setup
 from fedveil.stages.train.hidden.method import Hidden
 
 _TRIED: Final = (1, 2, 3, 5, 8, 12, 20, 32, 50, 80, 120, 200, 320, 500, 800)  # numbers of further rounds
@@ -47,15 +48,39 @@ class ForgetDesign:
     options: tuple[Option, ...]
     retraining_rounds: int
     retraining_epsilon: float
+    retraining_risk: float
 
     @property
-    def retrain(self) -> bool:
-        """Whether training again is cheaper for everybody than going on."""
-        return self.chosen.others >= self.retraining_epsilon
+    def retrain(self) -> str:
+        """Why training again is the better way; empty where going on is."""
+        if self.chosen.others >= self.retraining_epsilon:
+            return "Training again without them costs everybody less."
+        if self.chosen.risk > self.retraining_risk:
+            return "The noise that hides them disturbs the model more than training again without them would."
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """``units``: how many leave; ``together``: how many of them belong to one party, which is promised as a whole.
+
+    ``away``, ``data``: sites that take no part, and what the others have then.
+    """
+
+    units: int
+    together: int = 1
+    away: tuple[str, ...] = ()
+    data: DataShape | None = None
 
 
 def design_forgetting(
-    before: Plan, model: Vector, units: int, *, epsilon: float, others: float | None = None, rounds: int | None = None
+    before: Plan,
+    model: Vector,
+    leaving: Leaving,
+    *,
+    epsilon: float,
+    others: float | None = None,
+    rounds: int | None = None,
 ) -> ForgetDesign:
     """Return the rounds of least expected risk that bring whoever leaves down to ``epsilon``.
 
@@ -71,20 +96,16 @@ def design_forgetting(
     limit = again / 10 if others is None else others
     most = max(1, before.lineage[0].method.total // 3)
     tried = [rounds] if rounds is not None else [k for k in _TRIED if k <= max(most, 20)]
-    aim = _Aim(before, model, units, epsilon, limit)
+    aim = _Aim(before, model, leaving, epsilon, limit)
     options = [one for count in tried if (one := _option(aim, count)) is not None]
     if not options:
-        floor = _floor(aim, tried[-1])
-        raise CannotCertify(
-            f"{tried[-1]} further rounds bring whoever leaves down to epsilon {floor:.3g}, not to {epsilon:g}: what "
-            "the run released about its columns stays, and noise hides only what training used. Raise --epsilon, or "
-            "train again without the unit."
-        )
+        raise CannotCertify(_out_of_reach(aim, tried[-1], again))
     return ForgetDesign(
         chosen=min(options, key=lambda one: one.risk),
         options=tuple(options),
         retraining_rounds=before.lineage[0].method.total,
         retraining_epsilon=again,
+        retraining_risk=noise_risk(before.lineage[0]),
     )
 
 
@@ -94,13 +115,13 @@ class _Aim:
 
     before: Plan
     model: Vector
-    units: int
+    leaving: Leaving
     epsilon: float
     others: float
 
     def going_on(self, rounds: int, log_factor: float) -> Plan | None:
         """Return the plan of so many rounds with this noise."""
-        return _going_on(self.before, self.model, self.units, rounds, math.exp(log_factor))
+        return _going_on(self.before, self.model, self.leaving, rounds, math.exp(log_factor))
 
     def met_by(self, plan: Plan) -> bool:
         """Return whether a plan forgets enough, and costs the others no more than they may be charged."""
@@ -123,19 +144,35 @@ def _option(aim: _Aim, rounds: int) -> Option | None:
         rounds=rounds,
         epsilon=forgotten(best)[-1].new_model.epsilon,
         others=promise(best, best.target.adversary).epsilon,
-        risk=_risk(best),
+        risk=noise_risk(best),
     )
 
 
-def _floor(aim: _Aim, rounds: int) -> float:
-    """Return what is left for whoever leaves however much noise the rounds have."""
+def _out_of_reach(aim: _Aim, rounds: int, again: float) -> str:
+    """Return why no noise is enough, how far the rounds get, and what training again costs."""
     plan = aim.going_on(rounds, math.log(_WIDEST))
-    return math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
+    floor = math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
+    left, first = aim.leaving, aim.before.lineage[0]
+    who = "whoever leaves"
+    if left.together > 1:
+        who = f"the party that leaves, {left.together} {first.target.unit}s together,"
+    why = "noise hides only what training used"
+    if first.preparation:
+        why = "what the run released about its columns stays, and " + why
+    if first.run.sampled:
+        why = "rounds that records draw themselves contract by proof only if their steps are short, and " + why
+    reach = f"epsilon {floor:.3g}" if math.isfinite(floor) else "no guarantee"
+    return (
+        f"{rounds} further rounds bring {who} down to {reach}, not to {aim.epsilon:g}, at a cost of {aim.others:.3g} "
+        f"for the others: {why}. Raise --epsilon, or train again without them: {first.method.total} rounds, charged "
+        f"epsilon {again:.3g}."
+    )
 
 
-def _going_on(before: Plan, model: Vector, units: int, rounds: int, factor: float) -> Plan | None:
+def _going_on(before: Plan, model: Vector, leaving: Leaving, rounds: int, factor: float) -> Plan | None:
     """Return the plan of so many rounds of all units, each with ``factor`` times the noise of the last round before."""
-    run, count = before.run, before.units
+    setup = before.setup if leaving.data is None else replace(before.setup, data=leaving.data)
+    run, count = before.run, setup.units
     steps, noise = per_round(run.step_size, run), before.hidden.noise()
     smoothness = run.smoothness or 0.0
     step = min(float(steps.max()), 1 / smoothness if smoothness else math.inf)
@@ -144,6 +181,7 @@ def _going_on(before: Plan, model: Vector, units: int, rounds: int, factor: floa
         rounds=1,
         passes=rounds,
         batch=count,
+        records=None if run.records is None else count,
         order="public",
         place=None,
         rate=None,
@@ -153,7 +191,7 @@ def _going_on(before: Plan, model: Vector, units: int, rounds: int, factor: floa
         noise_std=float(noise[-1]) * factor / math.sqrt(rounds) * math.sqrt(count) / step,
     )
     method = Hidden(run=further, deal=before.hidden.deal, start=tuple(float(value) for value in model))
-    exponent = _grid(before, method, further)
+    exponent = _grid(setup, method)
     if exponent is None:
         return None
     held = before.held_out if before.held_out.public else HeldOutRecords()
@@ -165,27 +203,28 @@ def _going_on(before: Plan, model: Vector, units: int, rounds: int, factor: floa
         preparation=NO_SUMS,
         evaluation=NO_EVALUATION,
         held_out=replace(held, baselines=False),
-        forgetting=Forgetting(before=before.text(), units=units),
+        data=setup.data,
+        forgetting=Forgetting(before=before.text(), units=leaving.units, together=leaving.together, away=leaving.away),
     )
 
 
-def _grid(before: Plan, method: Hidden, run: LastIterate) -> int | None:
+def _grid(setup: Setup, method: Hidden) -> int | None:
     """Return the finest grid that holds the rounds; None where noise is too large or too small for any."""
     noise = method.noise()
     try:
-        return choose_grid(method.radius(before.setup), float(noise.min()), float(noise.max()))
+        return choose_grid(method.radius(setup), float(noise.min()), float(noise.max()))
     except ValueError:
         return None
 
 
-def _risk(plan: Plan) -> float:
-    """Return the risk that the noise of the rounds adds, where curvature is spread evenly over all parameters."""
-    run, size = plan.run, plan.dimension
+def noise_risk(plan: Plan) -> float:
+    """Return the risk that the noise of a hidden run adds, where curvature is spread evenly over all parameters."""
+    run = plan.run
     smoothness = run.smoothness or 0.0
-    step, noise = float(np.max(per_round(run.step_size, run))), float(plan.hidden.noise()[-1])
-    shrink = (1 - step * max(smoothness / size, run.strong_convexity)) ** 2
-    kept = run.total if shrink >= 1 else (1 - shrink**run.total) / (1 - shrink)
-    return smoothness / 2 * noise**2 * kept
+    steps, noise = per_round(run.step_size, run), plan.hidden.noise()
+    shrink = (1 - steps * max(smoothness / plan.dimension, run.strong_convexity)) ** 2
+    kept = np.append(np.cumprod(shrink[::-1])[::-1][1:], 1.0)  # what later rounds leave of each round's noise
+    return smoothness / 2 * float(np.sum(noise**2 * kept))
 
 
 def table_of(options: Sequence[Option]) -> list[dict[str, float]]:

@@ -12,12 +12,13 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.observers import Participation
 from fedveil.core.errors import BadValue, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.tables import known, read_tables, table, write_tables
-from fedveil.core.values import whole
+from fedveil.core.values import Vector, whole
 from fedveil.data.canaries import check_count
 from fedveil.data.records import DataShape
 from fedveil.data.rows import check_name
@@ -34,9 +35,9 @@ from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
 from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.stage import Stage, SumsStage
 from fedveil.stages.sums import NO_SUMS, NoisySums
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.method import Hidden, hidden_of
 from fedveil.stages.train.registry import KINDS, pulls_when_empty, read_method
-from fedveil.stages.train.stage import Training
 
 FORMAT = 1
 
@@ -177,8 +178,13 @@ class Plan(Training):
         before, run = self.lineage[-2], self.run
         why = why_not_forgotten(before)
         require(not why, "forget.before", "be a plan whose rounds contract by proof", before.method.kind, why)
-        same = all(getattr(before, name) == getattr(self, name) for name in ("model", "data", "trust", "target"))
-        require(same, "forget.before", "have the same model, data, trust and target", before.name)
+        same = all(getattr(before, name) == getattr(self, name) for name in ("model", "trust", "target"))
+        require(same, "forget.before", "have the same model, trust and target", before.name)
+        ours, theirs = self.data, before.data
+        same = (ours.features, ours.classes, ours.bound) == (theirs.features, theirs.classes, theirs.bound)
+        fewer = ours.records <= theirs.records and ours.clients <= theirs.clients
+        fewer = ours == theirs or (fewer and bool(self.forgetting.away))
+        require(same and fewer, "forget.before", "have the same data, or also those of sites that left", before.name)
         alike = ("lipschitz", "smoothness", "strong_convexity", "convex", "diameter", "noise", "neighbours")
         same = all(getattr(before.run, name) == getattr(run, name) for name in alike)
         require(same, "forget.before", "have the same constants", before.name)
@@ -338,6 +344,17 @@ class Plan(Training):
     def text(self) -> str:
         """Return the plan as TOML text; reading it back gives an equal plan."""
         return write_plan(self)
+
+
+def starting_from(plan: Plan, model: Vector) -> Plan:
+    """Return the plan of hidden training that starts from public parameters, on a grid that holds them too.
+
+    No guarantee depends on where a run starts, as long as nobody's record decides it.
+    """
+    method = replace(plan.hidden, start=tuple(float(value) for value in model))
+    noise = method.noise()
+    grid = choose_grid(method.radius(plan.setup), float(noise.min()), float(noise.max()))
+    return replace(plan, method=method, grid=grid)
 
 
 def why_not_forgotten(plan: Plan) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import get_args
 
+from fedveil.accounting.compare import group_bound
 from fedveil.accounting.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.accounting.grid import Grid, delta_on_grid, on_grid
 from fedveil.accounting.hidden import per_round
@@ -21,6 +22,7 @@ from fedveil.stages.measured.plan import MeasuredPlan
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 # The deltas at which the curve of a candidate is certified, beside that of its own target.
 _POINTS = (0.3, 0.15, 0.08, 0.04, 0.02, 0.01, 5e-3, 2e-3, 5e-4, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
+_PARTS_OF_CURVE = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)  # of the rounds, where epsilon is worked out
 _FARTHEST = 300.0  # an epsilon beyond which hops are not added up
 _TRIES = 12  # of the search for an epsilon that hops of a smaller delta stay below
 _ALL_KNOWN = "it knows all of the preparation's noise, or there is no other client"  # or the evaluation's
@@ -145,11 +147,13 @@ def certified_points(plan: Plan, adversary: Adversary) -> tuple[tuple[float, flo
 class Forgotten:
     """What is promised to the units that left when one plan of a lineage began.
 
-    ``units``: how many; ``left``: the hash of that plan. ``new_model``: against whoever has the newest model and none
-    before; ``every_model``: against whoever kept all models of the lineage.
+    ``units``: how many; ``together``: how many of them are promised as one; ``left``: the hash of that plan.
+    ``new_model``: against whoever has the newest model and none before; ``every_model``: against whoever kept all
+    models of the lineage.
     """
 
     units: int
+    together: int
     left: str
     new_model: Answer
     every_model: Answer
@@ -165,12 +169,24 @@ def forgotten(plan: Plan) -> tuple[Forgotten, ...]:
         rows.append(
             Forgotten(
                 units=lineage[place].forgetting.units,
+                together=lineage[place].forgetting.together,
                 left=lineage[place].hash,
                 new_model=_left_behind(lineage, place),
-                every_model=_kept(used, plan.target.delta),
+                every_model=_kept(used, plan.target.delta, lineage[place].forgetting.together),
             )
         )
     return tuple(rows)
+
+
+@lru_cache(maxsize=8)
+def forgetting_curve(plan: Plan) -> tuple[tuple[int, float], ...]:
+    """Return epsilon of whoever left last, after so many of the plan's rounds, from the old model to the new one."""
+    before, total = plan.lineage[:-1], plan.run.total
+    points = [(0, _kept(before, plan.target.delta, plan.forgetting.together).epsilon)]
+    for rounds in sorted({round(total * part) for part in _PARTS_OF_CURVE} - {0}):
+        shorter = replace(plan, method=replace(plan.hidden, run=replace(plan.run, passes=rounds)))
+        points.append((rounds, _left_behind((*before, shorter), len(before)).epsilon))
+    return tuple(points)
 
 
 def _left_behind(lineage: Sequence[Plan], place: int) -> Answer:
@@ -181,9 +197,10 @@ def _left_behind(lineage: Sequence[Plan], place: int) -> Answer:
     exp(E) times the sum of d_i. Theory page: forgetting.md.
     """
     delta, grid = lineage[-1].target.delta, _joint_grid(lineage)
-    reserved = 0.0
+    together, reserved = lineage[place].forgetting.together, 0.0
     for _ in range(_TRIES):
-        hops = [on_grid(grid, partial(_hop, lineage, i), delta / place * math.exp(-reserved)) for i in range(place)]
+        each = delta / place * math.exp(-reserved)
+        hops = [on_grid(grid, partial(_hop, lineage, i, together=together), each) for i in range(place)]
         total = math.fsum(hop.epsilon for hop in hops)
         if place == 1 or total <= reserved:
             by = hops[0].certified_by if place == 1 else None
@@ -195,8 +212,11 @@ def _left_behind(lineage: Sequence[Plan], place: int) -> Answer:
     return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=())
 
 
-def _hop(lineage: Sequence[Plan], index: int, delta: float) -> Answer:
-    """Return the guarantee, with ideal noise, of the run that used the unit, after all rounds that follow it."""
+def _hop(lineage: Sequence[Plan], index: int, delta: float, together: int = 1) -> Answer:
+    """Return the guarantee, with ideal noise, of the run that used the unit, after all rounds that follow it.
+
+    ``together``: so many units leave as one; a bound for one unit becomes one for all of them hop by hop.
+    """
     plan, later = lineage[index], [one.run for one in lineage[index + 1 :]]
 
     def listed(name: str) -> list[float]:
@@ -212,7 +232,8 @@ def _hop(lineage: Sequence[Plan], index: int, delta: float) -> Answer:
     beside = heard(plan, "final-model")
     if plan.measured and beside is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
-    return method.answer("final-model", plan.setup, delta, beside)
+    views = method.views("final-model", plan.setup, beside)
+    return least_of([group_bound(one, delta, None, together) for one in views], delta, None)
 
 
 def _joint_grid(lineage: Sequence[Plan]) -> Grid:
@@ -231,8 +252,13 @@ def _joint_grid(lineage: Sequence[Plan]) -> Grid:
     )
 
 
-def _kept(used: Sequence[Plan], delta: float) -> Answer:
-    """Return what all released models of the runs that used a unit tell of it: the runs add up."""
+def _kept(used: Sequence[Plan], delta: float, together: int = 1) -> Answer:
+    """Return what all released models of the runs that used a unit tell of it: the runs add up.
+
+    Of several units together nothing is promised: the runs were planned for one.
+    """
+    if together > 1:
+        return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=())
     if len(used) == 1:
         return promise(used[0], "final-model", delta)
     epsilon = math.fsum(promise(one, "final-model", delta / len(used)).epsilon for one in used)

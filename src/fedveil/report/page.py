@@ -11,6 +11,7 @@ from fedveil.report import (
     run_sections,
 )
 from fedveil.report.markup import Markup, concat, head, tag
+from fedveil.report.receipt import forgotten_section
 from fedveil.report.regulator.document import regulator
 from fedveil.report.shapes import shape_section
 from fedveil.report.view import View, view_of
@@ -20,6 +21,7 @@ _CONTENTS = {
     "promise": "The promise",
     "quality": "How well it does",
     "shapes": "What it learned",
+    "forgotten": "Who was forgotten",
     "know": "What to know",
     "meaning": "What it means",
     "released": "What is released",
@@ -52,6 +54,7 @@ def page(view: View) -> str:
         "promise": promise_section.plain_words(view),
         "quality": run_sections.quality(view),
         "shapes": shape_section(view.shapes, _raised(view)),
+        "forgotten": forgotten_section(view.plan),
         "know": promise_section.to_know(view),
         "meaning": promise_section.meaning(view),
         "released": promise_section.released(view),

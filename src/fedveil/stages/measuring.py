@@ -16,7 +16,7 @@ import numpy as np
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.noise.entropy import Entropy
-from fedveil.noise.grid import rounded_normal
+from fedveil.noise.grid import rounded_laplace, rounded_normal
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.adding import Adder, Fails, Noising, nobody_fails, plain_sum, share_deviation
@@ -39,6 +39,12 @@ class Measures(Protocol):
         """Return the noisy sum of all units' contributions, in the units of the measurement."""
 
 
+def drawn_at_once(planned: Measurement, entropy: Entropy, size: int) -> Whole:
+    """Return all of a measurement's noise on so many numbers, where one party draws it."""
+    sample = rounded_laplace if planned.law == "laplace" else rounded_normal
+    return sample(entropy.stream(f"prepare {planned.name}"), planned.deviation, size)
+
+
 def noising_of(planned: Sequence[Measurement], trust: Trust, clients: int, entropy: Entropy) -> Noising:
     """Return the noise of measurements, addressed by their names; turn ``k`` is measurement ``k``.
 
@@ -46,13 +52,14 @@ def noising_of(planned: Sequence[Measurement], trust: Trust, clients: int, entro
     alone.
     """
 
-    def whole(turn: int) -> Whole:
-        one = planned[turn]
-        return rounded_normal(entropy.stream(f"prepare {one.name}"), one.deviation, one.size)
+    def share(turn: int) -> float:
+        law = planned[turn].law
+        require(law == "gaussian", "prepare.law", "be gaussian where clients add the noise in shares", law)
+        return share_deviation(planned[turn].deviation, trust, clients)
 
     return Noising(
-        whole=whole,
-        share=lambda turn: share_deviation(planned[turn].deviation, trust, clients),
+        whole=lambda turn: drawn_at_once(planned[turn], entropy, planned[turn].size),
+        share=share,
         size=lambda turn: planned[turn].size,
         label=lambda turn, client: (f"prepare {planned[turn].name} share {client}", 0),
     )
@@ -119,7 +126,7 @@ class Measurer:
         noising = noising_of({turn: planned}, self.trust, self.clients, self.entropy)  # type: ignore[arg-type]
 
         def whole(turn: int) -> Whole:  # as many numbers as are counted: a plan may have room for far more
-            return rounded_normal(self.entropy.stream(f"prepare {planned.name}"), planned.deviation, size)
+            return drawn_at_once(planned, self.entropy, size)
 
         adder = Adder(
             answering=Contributing(self.target, self.owner, range(self.clients), self.present, contributions),

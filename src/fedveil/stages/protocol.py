@@ -82,7 +82,8 @@ class Consortium:
     """All sites, what the plan may know of their data, and which client owns each record of the study.
 
     ``places``, ``blank_rows``: what any of the sites says about its own records, as in a plan. ``held``: the shape of
-    what they hold out, if they do, and how many records that is for each client.
+    what they hold out, if they do, and how many records that is for each client. ``left``: how many of the records have
+    left, as the sites say.
     """
 
     members: Mapping[str, Member]
@@ -92,6 +93,7 @@ class Consortium:
     blank_rows: bool = False
     held: DataShape | None = None
     held_sizes: Indices | None = None
+    left: int = 0
 
     @classmethod
     def here(cls, records: Records) -> "Consortium":

@@ -3,13 +3,14 @@
 Trainer and accountant both read it. Every measurement adds up one vector of whole numbers for each unit (a record, or
 a whole client), of norm at most ``bound`` in the units of the measurement, and adds Gaussian noise of ``noise * bound``
 on the same grid. So all measurements of a plan together are one Gaussian mechanism, which composes exactly with
-training. Proofs: docs/theory/preparation.md.
+training. Where one party draws all noise, that may be Laplace noise: ``bound`` then limits the sum of magnitudes, and
+the epsilons of all measurements add up. Proofs: docs/theory/preparation.md, statistics.md.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from fedveil.core.tables import known
 from fedveil.core.values import Indices, number, whole
 from fedveil.data.records import DataShape
 from fedveil.privacy.guarantee import Adversary, Neighbours
-from fedveil.privacy.mechanism import Gaussian
+from fedveil.privacy.mechanism import ApproximateDP, Gaussian, sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.sums.seam import Whole
-from fedveil.theory.grid import SAMPLER_DISTANCE, log_aliasing
+from fedveil.theory.grid import SAMPLER_DISTANCE, NoiseLaw, log_aliasing
 from fedveil.theory.neighbours import SAFE
 
 Sums = Callable[[Indices], Whole]  # the sum of the contributions of these rows
@@ -74,15 +75,15 @@ ALL: Final = (*(name for name in NAMES if name != "cells"), *EVALUATED, *ERRORS,
 _MOST_SIZE = 10**12
 _LARGEST = 2.0**20  # of a bound
 _ROOM = 2.0**62  # grid steps that a sum may have, so that 64 bits hold it with its noise
-_SAMPLE = 13.0  # deviations: no sample lies farther out
+_SAMPLE: Final[Mapping[NoiseLaw, float]] = {"gaussian": 13.0, "laplace": 71.0}  # deviations or scales: none is beyond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One noisy sum. ``size``: how many numbers at most; ``bound``: norm of one unit's contribution.
 
-    ``noise``: standard deviation over ``bound``. ``threshold``: only numbers above it are shown (categories alone), and
-    ``slip`` bounds the chance that one which a single unit made up is shown all the same.
+    ``noise``: standard deviation (of Laplace noise: its scale) over ``bound``. ``threshold``: only numbers above it are
+    shown (categories alone), and ``slip`` bounds the chance that one which a single unit made up is shown all the same.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Measurement:
     noise: float
     threshold: float | None = None
     slip: float = 0.0
+    law: NoiseLaw = "gaussian"
 
     def __post_init__(self) -> None:
         plain = isinstance(self.name, str) and self.name.isprintable() and 1 <= len(self.name) <= 80
@@ -106,10 +108,12 @@ class Measurement:
         require(least, "prepare.threshold", "be above what one unit makes up, 1", self.threshold)
         thresholded = (self.name == "categories") == (self.threshold is not None)
         require(thresholded, "prepare.threshold", "be given for categories alone", self.threshold)
+        known_law = self.law in get_args(NoiseLaw) and (self.law == "gaussian" or self.threshold is None)
+        require(known_law, "prepare.law", "be gaussian, or laplace where nothing is thresholded", self.law)
 
     @property
     def deviation(self) -> float:
-        """The noise's standard deviation in grid steps, rounded up so that it is never below ``noise * bound``."""
+        """The noise's deviation (or scale) in grid steps, rounded up so that it is never below ``noise * bound``."""
         return self.noise * self.bound * STEPS * (1 + 2.0**-40)
 
 
@@ -132,6 +136,8 @@ class NoisySums:
             rule = f"list some of {', '.join(NAMES)}, in this order, once each"
             require(ordered, "prepare.name", rule, names)
         require(len(set(names)) == len(names), "prepare.name", "name each sum once", names[:5])
+        laws = {one.law for one in self.measurements}
+        require(len(laws) <= 1, "prepare.law", "be one for all sums", sorted(laws))
         object.__setattr__(self, "share", number("prepare.share", self.share))
         right = 0 < self.share < 1 if names else self.share == 0
         rule = "lie strictly between 0 and 1" if names else "be 0 where nothing is measured"
@@ -149,12 +155,24 @@ class NoisySums:
     def check(self, data: DataShape) -> None:
         """Refuse sums that could leave 64 bits."""
         for one in self.measurements:
-            most = data.records * one.bound * STEPS + data.clients * _SAMPLE * one.deviation
+            most = data.records * one.bound * STEPS + data.clients * _SAMPLE[one.law] * one.deviation
             require(most <= _ROOM, f"prepare.{one.name}", "have sums within 2**62 grid steps", most)
+
+    @property
+    def law(self) -> NoiseLaw:
+        """Of the noise of all measurements."""
+        return self.measurements[0].law if self.measurements else "gaussian"
+
+    def pure(self, neighbours: Neighbours) -> ApproximateDP:
+        """All measurements with Laplace noise: pure epsilons add (Dwork, McSherry, Nissim and Smith 2006)."""
+        require(self.law == "laplace", "prepare.law", "be laplace", self.law)
+        rate = math.fsum(1 / one.noise for one in self.measurements)
+        return ApproximateDP(epsilon=sensitivity(neighbours) * rate * (1 + 2.0**-40))
 
     def mechanism(self, neighbours: Neighbours) -> Gaussian:
         """All measurements as one Gaussian mechanism: inverse variances add."""
         require(self, "prepare.name", "list at least one measurement", 0)
+        require(self.law == "gaussian", "prepare.law", "be gaussian", self.law)
         precision = math.fsum(1 / one.noise**2 for one in self.measurements)
         return Gaussian(noise_multiplier=1 / math.sqrt(precision) * (1 - 2.0**-40), neighbours=neighbours)
 
@@ -174,6 +192,9 @@ class NoisySums:
         senders = trust.senders(data.clients) if served else data.clients
         found = math.fsum(one.slip for one in self.measurements)
         for one in self.measurements:
+            if one.law == "laplace":  # drawn once, by one party: nothing is added up from rounded shares
+                found += one.size * 2 * SAMPLER_DISTANCE
+                continue
             alias = log_aliasing(one.deviation / math.sqrt(trust.honest(senders)), senders)
             found += one.size * (SAMPLER_DISTANCE * (senders + 1) + math.exp(min(alias, 0.0)))
         return min(1.0, found * (1 + 1e-12))
@@ -189,6 +210,8 @@ class NoisySums:
             f.name: [getattr(one, f.name) for one in self.measurements] for f in fields(Measurement)
         }
         rows["threshold"] = [0.0 if value is None else value for value in rows["threshold"]]
+        if self.law == "gaussian":
+            del rows["law"]
         return {"share": self.share, **rows}
 
     @classmethod
@@ -196,7 +219,8 @@ class NoisySums:
         """From the table that :meth:`table` writes; ``names``: the measurements that it may have, None for any."""
         own = [f.name for f in fields(Measurement)]
         known(table, ["share", *own], "[prepare]")
-        lists = [table.get(name) for name in own]
+        many = len(table.get("name") or ())
+        lists = [table.get(name, ["gaussian"] * many if name == "law" else None) for name in own]
         right = all(isinstance(row, list) and len(row) == len(lists[0] or ()) for row in lists)
         require(right, "[prepare]", f"give {', '.join(own)} of every measurement, as lists of one length", lists)
         require(lists[0], "prepare.name", "list at least one measurement", lists[0])

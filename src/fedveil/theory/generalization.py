@@ -46,14 +46,14 @@ class SubGaussian:
         return math.inf if y == math.inf else self.R * math.sqrt(2 * y)  # 0 * inf is undefined, so the answer is inf
 
 
-def sample_bound(tail: Tail, informations: Sequence[float]) -> float:
+def sample_bound(tail: Tail, mutual_information: Sequence[float]) -> float:
     r"""$\frac1n \sum_i \psi^{*-1}(I(W; Z_i))$ [BZV20]: any loss, any algorithm; all samples count alike.
 
     >>> sample_bound(SubGaussian(1.0), [0.5, 0.125])
     0.75
     """
-    require(len(informations) >= 1, "informations", "name at least one sample", informations)
-    return math.fsum(tail.inverse(information) for information in informations) / len(informations)
+    require(len(mutual_information) >= 1, "mutual_information", "name at least one sample", mutual_information)
+    return math.fsum(tail.inverse(information) for information in mutual_information) / len(mutual_information)
 
 
 def dataset_bound(tail: Tail, information: float, samples: int) -> float:
@@ -81,7 +81,7 @@ def mean_node_gap(gaps: Sequence[float]) -> float:
     return math.fsum(gaps) / len(gaps)
 
 
-def federated_bound(tail: Tail, informations: Sequence[float], samples: int) -> float:
+def federated_bound(tail: Tail, mutual_information: Sequence[float], samples: int) -> float:
     r"""$\frac1{K^2} \sum_k \psi^{*-1}(I(W_k; S_k)/n)$; for a location loss $D_F(w, z)$.
 
     Also for $D_F(\langle x, w\rangle, y)$ if the ``x`` are fixed (new labels at the old points). With random
@@ -90,8 +90,8 @@ def federated_bound(tail: Tail, informations: Sequence[float], samples: int) -> 
     >>> federated_bound(SubGaussian(1.0), [50.0, 50.0], samples=100)
     0.5
     """
-    require(len(informations) >= 1, "informations", "name at least one node", informations)
-    return mean_node_gap([dataset_bound(tail, i, samples) for i in informations]) / len(informations)
+    require(len(mutual_information) >= 1, "mutual_information", "name at least one node", mutual_information)
+    return mean_node_gap([dataset_bound(tail, i, samples) for i in mutual_information]) / len(mutual_information)
 
 
 def private_information(epsilon: float) -> float:

@@ -72,7 +72,8 @@ def consortium(described: Mapping[str, Content]) -> Consortium:
     held = _held(described, members, first_client)
     largest = {} if held is None else {"largest_client": int(held.max()), "smallest_client": int(held.min())}
     counted = None if held is None else replace(shape, records=int(held.sum()), **largest)
-    return Consortium(members, shape, owner_of, places, blank, counted, held)
+    left = [count for said in values if type(count := said.get("left")) is int and 0 <= count <= first_record]
+    return Consortium(members, shape, owner_of, places, blank, counted, held, sum(left))
 
 
 def _held(described: Mapping[str, Content], members: Mapping[str, Member], clients: int) -> Indices | None:
@@ -131,7 +132,7 @@ def _whole(owners: list[tuple[Indices, Indices]], count: int) -> Indices:
 
 # What the sites say about their columns: the rule that they share, or the outline of one that is to be learned.
 
-_MOST_COLUMNS = 2**24  # bytes of a description
+_MOST_BYTES = 2**24  # bytes of a description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ def _columns(given: Any) -> Described:
 
 
 def _read(block: bytes, how: Any) -> Any:
-    require(len(block) <= _MOST_COLUMNS, "A site's description", f"have at most {_MOST} bytes", len(block))
+    require(len(block) <= _MOST_BYTES, "A site's description", f"have at most {_MOST_BYTES} bytes", len(block))
     try:
         return how(read_object(block, "A site's description"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

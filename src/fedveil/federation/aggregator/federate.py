@@ -4,7 +4,7 @@ The question of a turn is determined by what was on the disk before, so a restar
 and a site gives the same answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -131,11 +131,15 @@ def counted_held(study: Study, members: Consortium, own: int) -> DataShape | Non
 @final
 @dataclass(slots=True, kw_only=True)
 class Federation:
-    """Implements Job: a study that one start of an aggregator carries out with its sites."""
+    """Implements Job: a study that one start of an aggregator carries out with its sites.
+
+    ``goes_on``: for a request that goes on from a released model, what checks the sites and returns its plan.
+    """
 
     study: Study
     talk: Conversation
     held: Held
+    goes_on: Callable[[Consortium], Plan] | None = None
     what: str = "study"
     also_told: tuple[str, ...] = (PREPARATION,)
 
@@ -152,7 +156,10 @@ class Federation:
 
     def agree(self, members: Consortium, described: Described) -> Agreed:
         """Return the plan; every site learns the numbers of its clients and the rounds of its own records."""
-        plan, outline = self._planned(members, described)
+        if self.goes_on is None:
+            plan, outline = self._planned(members, described)
+        else:
+            plan, outline = self.goes_on(members), None
         values: dict[str, Any] = {}
         if plan.seeded:
             values["seed"] = self.study.seed

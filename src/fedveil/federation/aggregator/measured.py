@@ -30,7 +30,7 @@ from fedveil.federation.aggregator.job import Agreed, conduct
 from fedveil.federation.agreements import carried_by_sites
 from fedveil.planning.study import Study
 from fedveil.stages.measured.plan import MeasuredPlan, Settings
-from fedveil.stages.measured.stage import stage_named
+from fedveil.stages.measured.stage import accept, stage_named
 from fedveil.stages.measuring import Asked
 from fedveil.stages.protocol import Consortium
 from fedveil.stages.synthesise.asking import Question, check_same, empty_table, question_after
@@ -120,6 +120,7 @@ class MeasuredJob:
         rows = columns_at_sites(described, counted=False, clients=members.shape.clients)
         study, shape = together(self.study, members), members.shape
         plan = _of_sites(planned_measured(study, self.stage, self.settings, rows.all_columns, shape), members)
+        accept(plan, rows.all_columns)
         # A contribution may have any sign, so exchanging a unit moves a sum by up to twice its bound.
         return agreed_sums(plan, own_program(plan, rows), members, times=2)
 

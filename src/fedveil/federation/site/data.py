@@ -17,7 +17,7 @@ from fedveil.core.strict_json import read_object
 from fedveil.core.tables import filled, known, read_tables, table
 from fedveil.core.values import Indices
 from fedveil.data.fingerprint import RawRows
-from fedveil.data.load import load
+from fedveil.data.load import load, places_of
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.spec import HeldOut, Places, Source, Split
@@ -59,7 +59,7 @@ class SiteData:
     rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
     features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
     never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
-    alone.
+    alone. ``left``: how many records have left, by the site's file; they are blank.
     """
 
     records: Records
@@ -72,6 +72,7 @@ class SiteData:
     held: Records | None = None
     held_columns: Columns | None = None
     notes: tuple[str, ...] = ()
+    left: int = 0
 
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
@@ -89,7 +90,7 @@ class SiteData:
         """Return the counts and the bound that a plan is made from, but no value of a record."""
         records, shape = self.records, self.shape()
         values: dict[str, Any] = {"features": shape.features, "classes": records.classes}
-        told = {"blank_rows": self.blank_rows, "places": self.places}
+        told = {"blank_rows": self.blank_rows, "places": self.places, "left": self.left}
         values |= {"bound": shape.bound, **{name: value for name, value in told.items() if value}}
         rows: dict[str, Any] = {"sizes": records.sizes.astype(np.int64)}
         if self.held is not None:
@@ -145,7 +146,7 @@ def read_site_data(path: Path) -> SiteData:
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"--data must name a readable file: {why(error)}.") from error
     tables = read_tables(text, "The site's data file")
-    known(tables, ["data", "clients", "prepare"], "a site's data file")
+    known(tables, ["data", "clients", "prepare", "left"], "a site's data file")
     require("data" in tables, "The site's data file", "have a [data] table", sorted(tables))
     wanted, given = _wanted(tables), dict(table(tables["data"], "data"))
     if wanted is not None:
@@ -162,11 +163,13 @@ def read_site_data(path: Path) -> SiteData:
     require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
     # Labels may decide only if the site's records are public, since they then reveal nothing to the others.
     places = split.places if split.natural else None
-    base, draw = path.parent, np.random.default_rng
+    base, draw, gone = path.parent, np.random.default_rng, _left(tables.get("left", {}))
     if wanted is not None:
         source = replace(source, learned="all" if wanted.kind == "private" else "unstated")
         # What a site says of its columns goes to the others, so its cells do not decide it.
         found = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
+        if gone.size:
+            found = replace(found, train=found.train.without(places_of(found.rows, gone, "left.rows")))
         cells = Cells(found.training_columns, found.outline, found.reading)
         return SiteData(
             found.train,
@@ -177,18 +180,30 @@ def read_site_data(path: Path) -> SiteData:
             held=same_clients(found.train, found.test),
             held_columns=found.held_columns,
             notes=found.notes,
+            left=int(gone.size),
         )
     loaded = load(source, split, held_out, base=base, generator=draw)
     rule, held = loaded.preparation, same_clients(loaded.train, loaded.test)
     return SiteData(
-        loaded.train,
+        loaded.train.without(places_of(loaded.rows, gone, "left.rows")) if gone.size else loaded.train,
         places=places,
         blank_rows=source.drops_rows,
         raw=loaded.raw,
         rule=rule,
         held=held,
         notes=loaded.notes,
+        left=int(gone.size),
     )
+
+
+def _left(given: Any) -> Indices:
+    """Return the rows of the source, from 0, that have left by the site's [left] table."""
+    own = table(given, "left")
+    known(own, ["rows"], "a site's [left] table")
+    rows = own.get("rows", [])
+    right = isinstance(rows, list) and all(type(row) is int and row >= 1 for row in rows)
+    require(right, "left.rows", "list numbers of rows, from 1", rows)
+    return np.array(sorted({row - 1 for row in rows}), dtype=np.int64)
 
 
 def _held_out(given: Any, source: Source) -> HeldOut:

@@ -38,7 +38,7 @@ from fedveil.federation.site.masked import MaskedSite, draw_mask_key, masked_sta
 from fedveil.federation.site.record import KeptAnswer, Record, World
 from fedveil.federation.site.stages import MEMORY, SiteStages
 from fedveil.federation.site.state import SiteState, save_state
-from fedveil.ledger import Cap, CapExceeded
+from fedveil.ledger.budget import Cap, CapExceeded
 from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
@@ -178,6 +178,8 @@ class Guard:
         check_proposed(plan, asked, self.site.data, self.site.identity.name, self.site.peers)
         if plan.trust.key_holder == "third-party" and self.site.holder is None:
             raise Refused("no-holder")
+        if isinstance(plan, Plan) and self.site.identity.name in plan.forgetting.away:
+            raise Refused("other-data")
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         if state.finished:
             raise Refused("finished")
@@ -262,7 +264,7 @@ class Guard:
             plan, _ = self._agreed(record, state)
             roster = self._roster(record, plan)
             self._masks[record.run] = MaskedSite(
-                plan, record.run, self.site.identity, roster, self._cards(), record.private
+                plan, record.run, self.site.identity, roster, self._cards(plan), record.private
             )
         return self._masks[record.run]
 
@@ -295,10 +297,15 @@ class Guard:
 
     def _known_cards(self, plan: Carried) -> dict[str, Card] | None:
         """Return the public keys of all sites, where the plan has them check each other."""
-        return None if plan.trust.identities is None else self._cards()
+        return None if plan.trust.identities is None else self._cards(plan)
 
-    def _cards(self) -> dict[str, Card]:
-        return {**self.site.peers, self.site.identity.name: self.site.identity.card}
+    def _cards(self, plan: Carried) -> dict[str, Card]:
+        return {**self._peers(plan), self.site.identity.name: self.site.identity.card}
+
+    def _peers(self, plan: Carried) -> dict[str, Card]:
+        """Return the other sites' public keys, without those that the agreed plan says have left."""
+        away = plan.forgetting.away if isinstance(plan, Plan) else ()
+        return {name: card for name, card in self.site.peers.items() if name not in away}
 
     def _encrypted(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         """Answer for encrypted sums: the run's key, the clients' updates, and the opening of one sum of a round."""
@@ -309,7 +316,7 @@ class Guard:
             raise Refused("unknown-kind")
         site, turn, path = self.site, opened.head.round, record.private / "state"
         place, random = record.private / KEY_FILE, self.world.random
-        sums = EncryptedSite(plan, record.run, site.identity, site.peers, site.holder, place, random)
+        sums = EncryptedSite(plan, record.run, site.identity, self._peers(plan), site.holder, place, random)
         if opened.head.kind != "encrypt":
             kind = opened.head.kind
             return sums.answer(kind, turn, asked, lambda digest: save_state(path, state.opening(turn, digest)))

@@ -154,7 +154,7 @@ class Effort:
         require(FEWEST <= self.runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", self.runs)
         require(self.shadows == 0 or 8 <= self.shadows <= 99_999, "shadows", "be 0 or at least 8", self.shadows)
         for name in ("alarm", "canary_alarm"):
-            require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and .5", getattr(self, name))
+            require(0 < getattr(self, name) < 0.5, name, "lie strictly between 0 and 0.5", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

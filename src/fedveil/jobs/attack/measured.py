@@ -34,9 +34,8 @@ from fedveil.stages.measured.plan import ASK, GENERATOR, MeasuredPlan
 from fedveil.stages.measuring import Measures, Program
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.sums import STEPS, Measurement, Sums
-from fedveil.stages.synthesise.quality import nearest
+from fedveil.stages.synthesise.quality import draw_codes, nearest
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.rows import draw_codes
 from fedveil.stages.synthesise.table import table_of
 from fedveil.version import __version__
 

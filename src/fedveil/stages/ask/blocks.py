@@ -1,8 +1,9 @@
 """What one record adds for one question: a vector of norm at most 1, in whole grid steps.
 
-The blocks of all questions stand side by side in one sum. Any two contributions to a block are at most the root of 2
-apart: a record is in one cell (or adds a column of a matrix without negative entries), or it adds the products of a
-row with itself, and the inner product of two such matrices is a square. Proof: docs/theory/statistics.md.
+The blocks of all questions stand side by side in one sum. With Gaussian noise, any two contributions to a block are at
+most the root of 2 apart: a record is in one cell (or adds a column of a matrix without negative entries), or it adds
+the products of a row with itself, and the inner product of two such matrices is a square. With Laplace noise the norm
+is the sum of magnitudes, and two contributions are at most 2 apart. Proofs: docs/theory/statistics.md.
 """
 
 import math
@@ -17,6 +18,7 @@ from scipy.linalg import toeplitz
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.stages.sums import STEPS
 from fedveil.sums.seam import Whole
+from fedveil.theory.grid import NoiseLaw
 
 _CHUNK: Final = 2**19  # numbers at a time
 
@@ -28,12 +30,15 @@ class Block(Protocol):
         """Return the sum over these rows, in grid steps; ``scale``: steps of one unit."""
 
 
-def steps_of(share: float, each: int) -> int:
+def steps_of(share: float, each: int, law: NoiseLaw) -> int:
     """Return how many grid steps one unit of a block is, if it may take this share of a contribution's squared norm.
 
     ``each``: how many numbers of one record are not zero at most. Rounding moves each by half a step, so two rounded
-    contributions are at most root(2) * steps + root(each) apart: within root(2 * share) units.
+    contributions are at most root(2) * steps + root(each) apart: within root(2 * share) units. With Laplace noise
+    shares are of the sum of magnitudes, and steps + each (a number and its centre are rounded) is within share units.
     """
+    if law == "laplace":
+        return math.floor(share * STEPS - each - 1)
     return math.floor(math.sqrt(share) * STEPS - math.sqrt(each / 2) - 1)
 
 
@@ -59,6 +64,21 @@ class Coded:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Centred:
+    """Each row adds what it adds to ``block``, less a public vector: a ball about that holds all contributions.
+
+    Every row does, also one that is not asked about, so the number of rows times the vector is added back.
+    """
+
+    block: Block
+    centre: Vector
+
+    def total(self, rows: Indices, scale: int) -> Whole:
+        """Return the sum over these rows, in grid steps."""
+        return self.block.total(rows, scale) - rows.size * np.rint(self.centre * scale).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Lettered:
     """Each row is one of several codes, or none (-1), and adds one at every place that its code lists (-1: nowhere)."""
 
@@ -67,13 +87,14 @@ class Lettered:
     size: int
 
     def total(self, rows: Indices, scale: int) -> Whole:
-        """Return the sum over these rows, in grid steps; a row's numbers have norm 1 together."""
+        """Return the sum over these rows, in grid steps; the numbers of each row have norm 1 together."""
         codes = self.codes[rows]
         counts = np.bincount(codes[codes >= 0], minlength=len(self.places)).astype(np.int64)
         listed = self.places >= 0
+        steps = np.floor(scale / np.sqrt(np.maximum(listed.sum(axis=1), 1))).astype(np.int64)
         found = np.zeros(self.size, dtype=np.int64)
-        np.add.at(found, self.places[listed], np.broadcast_to(counts[:, None], self.places.shape)[listed])
-        return found * math.floor(scale / math.sqrt(self.places.shape[1]))
+        np.add.at(found, self.places[listed], np.broadcast_to((counts * steps)[:, None], self.places.shape)[listed])
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

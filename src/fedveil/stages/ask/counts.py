@@ -9,8 +9,8 @@ from scipy.optimize import nnls
 
 from fedveil.core.errors import require
 from fedveil.core.values import Matrix, Vector
-from fedveil.stages.ask.blocks import Block, Coded
-from fedveil.stages.ask.question import SURE, Answer, Expected, Question, Row, interval
+from fedveil.stages.ask.blocks import Block, Centred, Coded
+from fedveil.stages.ask.question import ONE_NUMBER, SURE, Answer, Expected, Question, Row, interval
 from fedveil.stages.ask.rows import View
 from fedveil.stages.prepare.columns import Outline
 
@@ -38,7 +38,12 @@ def _weighted(design: Matrix, sums: Vector, noise: Vector, total: int | None) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count(Question):
-    """How many records match."""
+    """How many records match.
+
+    Without groups a record adds plus or minus one half, since the number of all records is public: with Gaussian noise
+    a match and another record are then the root of 2 apart where the unit is the root of 1/2, and with Laplace noise
+    2 apart where the unit is one half. So the noise is less by that factor than if each added one or nothing.
+    """
 
     kind: ClassVar[str] = "count"
 
@@ -46,18 +51,31 @@ class Count(Question):
         """Return how many numbers a group has."""
         return 1
 
+    @property
+    def counts_as(self) -> float:
+        """More than one: an error of a single number is not spread over cells."""
+        return ONE_NUMBER
+
     def block(self, view: View) -> Block:
         """Return what rows add."""
-        return Coded(self.group_of(view), self.groups(view.table.all_columns, view.clients))
+        unit = 1 / self._record
+        cells = Coded(self.group_of(view), self.groups(view.table.all_columns, view.clients), np.array([[unit]]))
+        return Centred(cells, np.array([unit / 2])) if self.lone else cells
+
+    @property
+    def _record(self) -> float:
+        """How many records a unit of the sum stands for."""
+        return 1.0 if not self.lone else 0.5 if self.law == "laplace" else math.sqrt(0.5)
 
     def answer(self, sums: Vector, noise: float, view: View, units: int) -> Answer:
         """Return the answer from the noisy numbers."""
+        sums, noise = sums * self._record + (units / 2 if self.lone else 0.0), noise * self._record
         groups = self.grouping(sums, view.table.all_columns, view.clients)
         return Answer(tables={"": [one.labels | interval(one.sums[0], noise, 0, units) for one in groups]})
 
     def expected(self, noise: float, columns: Outline, units: float) -> Expected:
         """Return the half-width that is expected."""
-        return Expected("the count", SURE * noise, units)
+        return Expected("the count", SURE * noise * self._record, units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +153,12 @@ class Crosstab(Question):
         return first, second
 
     def _design(self, columns: Outline) -> Matrix | None:
-        """Which cells each number adds up, with its weight; None for cells alone, where there are many."""
+        """Which cells each number adds up, with its weight; None for cells alone, where there are many.
+
+        With Laplace noise margins beside the cells would cost more than they bring.
+        """
         high, wide = self._shape(columns)
-        if high * wide > _MOST_CELLS:
+        if high * wide > _MOST_CELLS or self.law == "laplace":
             return None
         rows, across = np.kron(np.eye(high), np.ones(wide)), np.kron(np.ones(high), np.eye(wide))
         parts = (np.eye(high * wide), rows, across)
@@ -145,8 +166,8 @@ class Crosstab(Question):
 
     def size(self, columns: Outline) -> int:
         """Return how many numbers a group has."""
-        high, wide = self._shape(columns)
-        return high * wide + (high + wide if high * wide <= _MOST_CELLS else 0)
+        design, (high, wide) = self._design(columns), self._shape(columns)
+        return high * wide if design is None else len(design)
 
     def block(self, view: View) -> Block:
         """Return what rows add."""

@@ -17,11 +17,13 @@ from fedveil.core.values import Indices, Matrix, Vector, number
 from fedveil.stages.ask.blocks import Block
 from fedveil.stages.ask.rows import Cells, Condition, View, check_column, increasing, listed_values
 from fedveil.stages.prepare.columns import Outline
+from fedveil.theory.grid import NoiseLaw
 
 Row = dict[str, Any]
 LEVEL: Final = 0.95
 SURE: Final = float(norm.ppf(0.5 + LEVEL / 2))  # deviations that hold 95% of a normal distribution
 _MOST_NUMBERS: Final = 100_000  # of one question
+ONE_NUMBER: Final = 1.3  # what a question for a single number counts as, where the budget is shared
 SITE: Final = "site"  # the column of an answer that says whose it is
 
 
@@ -72,6 +74,7 @@ class Question:
 
     kind: ClassVar[str] = ""
     grouped: ClassVar[bool] = True  # whether by and per_site make sense
+    laplace: ClassVar[bool] = True  # whether its contributions have a form for Laplace noise
 
     name: str
     where: tuple[str, ...] = ()
@@ -81,6 +84,7 @@ class Question:
     edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    law: NoiseLaw = "gaussian"  # of the noise, which the stage decides for all questions: no key of a file
 
     def __post_init__(self) -> None:
         named = isinstance(self.name, str) and self.name.isprintable() and 1 <= len(self.name) <= 60
@@ -92,9 +96,8 @@ class Question:
         object.__setattr__(self, "weight", number(f"{self.name}: weight", self.weight))
         require(1e-3 <= self.weight <= 1e3, f"{self.name}: weight", "lie in [0.001, 1000]", self.weight)
         require(isinstance(self.per_site, bool), f"{self.name}: per_site", "be true or false", self.per_site)
-        lone = self.by is None and not self.per_site
         hint = "Ask one question for each group (where)."
-        require(self.grouped or lone, f"{self.name}: by", f"be left out of a {self.kind}", self.by, hint)
+        require(self.grouped or self.lone, f"{self.name}: by", f"be left out of a {self.kind}", self.by, hint)
         rules: dict[str, Callable[[str, Any], Any]] = {
             "edges": lambda what, given: increasing(what, given, 1),
             "values": listed_values,
@@ -160,6 +163,11 @@ class Question:
         way = "edges or values" if column in columns.numbers else "values (or data.categories)"
         require(False, f"{self.name}: {column}", f"have cells that are public: state its {way}", None)
         raise AssertionError
+
+    @property
+    def lone(self) -> bool:
+        """Whether there is one group alone, about whose public centre contributions may be taken."""
+        return self.by is None and not self.per_site
 
     def groups(self, columns: Outline, clients: int) -> int:
         """Return how many groups there are."""
@@ -239,6 +247,10 @@ class Question:
         """Return what is published after the last of several sums."""
         raise NotImplementedError
 
+    def suited(self, noise: float, units: int) -> "Question":
+        """Return the question in the form that suits Laplace noise of about this scale on so many records."""
+        return self
+
     @property
     def counts_as(self) -> float:
         """How many questions it counts as, where the budget is shared."""
@@ -257,8 +269,7 @@ class Question:
         return {"kind": self.kind} | {
             one.name: _plain(getattr(self, one.name))
             for one in fields(self)
-            if one.name == "name"
-            or (getattr(self, one.name) != one.default and getattr(self, one.name) not in ({}, ()))
+            if one.name == "name" or (one.name != "law" and getattr(self, one.name) not in (one.default, {}, ()))
         }
 
 

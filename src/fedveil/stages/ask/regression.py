@@ -45,6 +45,7 @@ class Correlation(Question):
 
     kind: ClassVar[str] = "correlation"
     grouped: ClassVar[bool] = False
+    laplace: ClassVar[bool] = False
     columns: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -121,6 +122,7 @@ class Regression(Question):
 
     kind: ClassVar[str] = "regression"
     grouped: ClassVar[bool] = False
+    laplace: ClassVar[bool] = False
     columns: tuple[str, ...]
     column: str = ""
     model: Model = "linear"

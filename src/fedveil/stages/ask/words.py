@@ -1,8 +1,9 @@
 """Which words a column of texts holds, where nobody has listed them: across sites, too, which need not agree on a list.
 
 A record adds one to the bucket that a public hash gives its word. In the buckets that stand out of the noise it then
-adds one for the letter at each place of the word: the most frequent letters spell it. All buckets and letters are
-public, so there is no threshold that could slip; a word that does not hash back into its bucket is not shown.
+adds one for each half of the letter at each place of the word, up to its end: the most frequent ones spell it. All
+buckets and letters are public, so there is no threshold that could slip; a word that does not hash back into its
+bucket is not shown.
 """
 
 import hashlib
@@ -21,10 +22,10 @@ from fedveil.stages.prepare.columns import MISSING_WORD, Outline
 
 _BUCKETS: Final = 512
 _MOST: Final = 24  # buckets that are spelt
-_PLACES: Final = 16  # letters of a word; the rest is cut
+_PLACES: Final = 32  # letters of a word, with its end; the rest is cut
+_HALF: Final = 9  # a letter is one of 81 pairs of halves: 18 numbers a place
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 -_.,/+()"
 _END, _OTHER = len(_LETTERS), len(_LETTERS) + 1
-_SYMBOLS: Final = len(_LETTERS) + 2
 _STANDS_OUT: Final = 4.0  # deviations: of 512 empty buckets one in sixty lists shows one, which then spells nothing
 
 
@@ -34,6 +35,7 @@ class Words(Question):
 
     kind: ClassVar[str] = "words"
     grouped: ClassVar[bool] = False
+    laplace: ClassVar[bool] = False
     column: str
 
     @property
@@ -58,7 +60,7 @@ class Words(Question):
     @property
     def step_size(self) -> int:
         """How many numbers the second sum has."""
-        return _MOST * _PLACES * _SYMBOLS
+        return _MOST * _PLACES * 2 * _HALF
 
     def block(self, view: View) -> Block:
         """Return what rows add."""
@@ -76,23 +78,25 @@ class Words(Question):
         """Return what rows add to the second sum: a letter at each place, in the buckets that were chosen."""
         spelt, codes = view.words(self.column)
         place = {int(bucket): k for k, bucket in enumerate(state.numbers)}
-        letters = np.full((len(spelt), _PLACES), -1, dtype=np.int64)
+        letters = np.full((len(spelt), 2 * _PLACES), -1, dtype=np.int64)
         for number, word in enumerate(spelt):
             slot = None if word == MISSING_WORD else place.get(bucket_of(_cut(word)))
             if slot is not None:
-                letters[number] = (slot * _PLACES + np.arange(_PLACES)) * _SYMBOLS + _symbols(_cut(word))
+                own = _halves(_cut(word))
+                letters[number, : own.size] = (slot * 2 * _PLACES + np.arange(own.size)) * _HALF + own
         return Lettered(np.where(self.group_of(view) < 0, -1, codes), letters, self.step_size)
 
     def final(self, state: State, sums: Vector, noise: float, view: View, units: int) -> Answer:
         """Return the words that the letters spell."""
         first, *counts = state.matrix[0].tolist()
-        seen = sums.reshape(_MOST, _PLACES, _SYMBOLS).argmax(axis=2)
+        halves = sums.reshape(_MOST, _PLACES, 2, _HALF).argmax(axis=3)
+        seen = halves[:, :, 0] * _HALF + halves[:, :, 1]
         rows: list[Row] = []
         for bucket, count, letters in zip(state.numbers, counts, seen[: len(counts)], strict=True):
             word = _spelt(letters.tolist())
             if word and bucket_of(word) == int(bucket):
                 rows.append({self.column: word} | interval(count, first, 0, units))
-        note = f"Words are cut to {_PLACES} letters; those that too few records hold for this noise are not shown."
+        note = f"Words are cut to {_PLACES - 1} letters; those that too few records hold for this noise are not shown."
         return Answer(tables={"": rows}, notes=[note])
 
     def expected(self, noise: float, columns: Outline, units: float) -> Expected:
@@ -107,14 +111,17 @@ def bucket_of(word: str) -> int:
 
 def _cut(word: str) -> str:
     """The word as it can be spelt: its first letters, and a question mark for any that is not known."""
-    return "".join(letter if letter in _LETTERS else "?" for letter in word[:_PLACES]).rstrip()
+    return "".join(letter if letter in _LETTERS else "?" for letter in word[: _PLACES - 1]).rstrip()
 
 
-def _symbols(word: str) -> Indices:
-    places = [_OTHER if letter == "?" else _LETTERS.index(letter) for letter in word]
-    return np.array(places + [_END] * (_PLACES - len(places)), dtype=np.int64)
+def _halves(word: str) -> Indices:
+    """Both halves of each letter of a word, and of its end."""
+    symbols = np.array([*(_OTHER if letter == "?" else _LETTERS.index(letter) for letter in word), _END])
+    return np.column_stack([symbols // _HALF, symbols % _HALF]).ravel().astype(np.int64)
 
 
 def _spelt(symbols: Sequence[int]) -> str:
-    letters = "".join("\0" if one == _END else "?" if one == _OTHER else _LETTERS[one] for one in symbols)
+    """The word of these symbols, up to its end; noise may give one that is no letter."""
+    known = (*_LETTERS, "\0", "?")
+    letters = "".join(known[one] if one < len(known) else "?" for one in symbols)
     return letters.partition("\0")[0].rstrip()

@@ -1,8 +1,8 @@
 """The plan of a job that trains nothing, frozen before anything is measured: one stage of noisy sums.
 
-A profile, a generator, the evaluation of a released model, a statistic: all sums together are one Gaussian mechanism
-(fedveil.stages.sums). What the stage computes from them is post-processing; reading or certifying a plan loads none of
-its code. Proof: docs/theory/preparation.md.
+A profile, a generator, the evaluation of a released model, a statistic: all sums together are one Gaussian mechanism,
+or, with Laplace noise, a pure one (fedveil.stages.sums). What the stage computes from them is post-processing; reading
+or certifying a plan loads none of its code. Proof: docs/theory/preparation.md.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from fedveil.core.tables import filled, known, read_tables, table, write_tables
 from fedveil.data.records import DataShape
 from fedveil.data.spec import PLACES, Places
 from fedveil.privacy.guarantee import Adversary, Answer
-from fedveil.privacy.mechanism import Gaussian
+from fedveil.privacy.mechanism import ApproximateDP, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
@@ -92,6 +92,10 @@ class MeasuredPlan:
             self._check_evaluation(self.evaluation)
         self._check_shipped()
         self.sums.check(self.data)
+        if self.sums.law == "laplace":
+            alone = self.data.clients == 1 and self.trust == CENTRAL and not self.counts
+            hint = "A sum of Laplace shares is no Laplace noise."
+            require(alone, "prepare.law", "be gaussian unless one holder has all records", self.sums.law, hint)
 
     def _check_places(self) -> None:
         """Refuse places that noise does not cover: labels, unless they are public."""
@@ -189,12 +193,14 @@ class MeasuredPlan:
         """SHA-256 of the plan's text."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
-    def heard(self, adversary: Adversary) -> Gaussian | None:
+    def heard(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
         """Return all sums as this observer hears them; None where it knows all of the noise.
 
         Where no two contributions point away from each other, as counts do not, they differ by at most the root of 2
         times their norm; a Gaussian mechanism for replaced units expects twice it.
         """
+        if self.sums.law == "laplace":
+            return self.sums.pure(self.target.neighbours)  # one holder draws all of the noise: nobody else knows any
         seen = self.sums.heard(adversary, self.data, self.target, self.trust)
         if seen is None or not (self.counts and self.target.neighbours == "replace-one"):
             return seen

@@ -25,6 +25,7 @@ from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.sums import Measurement, NoisySums, variance_left
 from fedveil.stages.synthesise.table import Table
+from fedveil.theory.grid import NoiseLaw
 
 BUILT_IN: Final[Mapping[str, str]] = {"ask": "fedveil.stages.ask.stage:Ask"}  # shipped stages: package.file:name
 
@@ -34,7 +35,8 @@ class Sought:
     """One sum that a stage asks for: how many numbers at most, and the norm of what one unit adds to it.
 
     ``weight``: its part of the budget, relative to the other sums. ``counts``: any two
-    contributions are at most the root of 2 times the bound apart, as where no number is negative.
+    contributions are at most the root of 2 times the bound apart, as where no number is negative. ``law``: of the
+    noise; with Laplace noise ``bound`` is one of the sum of magnitudes.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Sought:
     bound: float
     weight: float = 1.0
     counts: bool = False
+    law: NoiseLaw = "gaussian"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", whole("size", self.size))
@@ -52,7 +55,8 @@ class Sought:
 class Measured(Protocol):
     """The code of a stage; ``file``: the name of what it releases.
 
-    It may have a third method, ``accept(plan, columns)``, which refuses a plan whose result would be worth nothing.
+    It may have two more: ``settle(settings, columns, shape, target, trust)`` returns the settings with what the stage
+    decides for itself from these public values; ``accept(plan, columns)`` refuses a plan that would be worth nothing.
     """
 
     file: str
@@ -78,10 +82,10 @@ def check_sought(plan: MeasuredPlan, columns: Outline) -> None:
     """Refuse a plan whose sums are not those that its stage asks for of columns like these."""
     code = stage_named(plan.stage)
     sought = code.sought(plan.stated, columns, plan.data)
-    asked = [(one.name, one.size, float(one.bound)) for one in sought]
-    planned = [(one.name, one.size, one.bound) for one in plan.sums.measurements]
+    asked = [(one.name, one.size, float(one.bound), one.law) for one in sought]
+    planned = [(one.name, one.size, one.bound, one.law) for one in plan.sums.measurements]
     same = asked == planned and plan.counts == all(one.counts for one in sought) and plan.file == code.file
-    require(same, "The plan", "measure what its stage asks for", [name for name, _, _ in planned][:5])
+    require(same, "The plan", "measure what its stage asks for", [one[0] for one in planned][:5])
 
 
 def measured_plan(
@@ -96,6 +100,7 @@ def measured_plan(
 ) -> MeasuredPlan:
     """Return the plan that spends the target's budget on what a stage asks for; no cell decides it."""
     code = stage_named(stage)
+    settings = getattr(code, "settle", lambda given, *public: given)(settings, columns, data, target, trust)
     sought = code.sought(settings, columns, data)
     require(len(sought) >= 1, "A stage", "ask for at least one sum", 0)
     counts = all(one.counts for one in sought)
@@ -108,36 +113,42 @@ def measured_plan(
             file=code.file,
             data=data,
             target=target,
-            sums=_sums(sought, data, target, trust, counts, share),
+            sums=sums_for(sought, data, target, trust, share),
             counts=counts,
             trust=trust,
             **more,
         )
 
     found = spend_budget(plan, target, "these sums")
-    accept: Callable[[MeasuredPlan, Outline], None] = getattr(code, "accept", lambda plan, columns: None)
     accept(found, columns)
     return found
 
 
-def _sums(
-    sought: Sequence[Sought], data: DataShape, target: Target, trust: Trust, counts: bool, share: float
+def accept(plan: MeasuredPlan, columns: Outline) -> None:
+    """Refuse a plan that its stage does not accept."""
+    getattr(stage_named(plan.stage), "accept", lambda plan, columns: None)(plan, columns)
+
+
+def sums_for(
+    sought: Sequence[Sought], data: DataShape, target: Target, trust: Trust, share: float = 1.0 - 1e-9
 ) -> NoisySums:
+    """Return the sums with the noise that this share of the target's budget buys, in the eyes of its observer."""
+    total = math.fsum(one.weight for one in sought)
+    if sought[0].law == "laplace":
+        whole_scale = sensitivity(target.neighbours) / target.epsilon
+        return _with_noise(sought, [whole_scale * total / (share * one.weight) for one in sought], share)
+    counts = all(one.counts for one in sought)
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
     moved = sensitivity(target.neighbours) / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
     whole_noise = moved / (total_mu(target) * math.sqrt(left))
-    total = math.fsum(one.weight for one in sought)
-    return NoisySums(
-        measurements=tuple(
-            Measurement(
-                name=one.name,
-                size=one.size,
-                bound=one.bound,
-                noise=whole_noise / math.sqrt(share * one.weight / total),
-            )
-            for one in sought
-        ),
-        share=share,
+    return _with_noise(sought, [whole_noise / math.sqrt(share * one.weight / total) for one in sought], share)
+
+
+def _with_noise(sought: Sequence[Sought], noise: Sequence[float], share: float) -> NoisySums:
+    made = (
+        Measurement(name=one.name, size=one.size, bound=one.bound, noise=own, law=one.law)
+        for one, own in zip(sought, noise, strict=True)
     )
+    return NoisySums(measurements=tuple(made), share=share)

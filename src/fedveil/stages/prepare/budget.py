@@ -139,7 +139,7 @@ def _measured(rule: _Rule, noise: float, data: DataShape, target: Target) -> Mea
         size=rule.size,
         bound=rule.bound,
         noise=noise,
-        **({"threshold": 2.0} if rule.name == "categories" else {}),
+        threshold=2.0 if rule.name == "categories" else None,
     )
     if rule.name != "categories":
         return one

@@ -61,7 +61,7 @@ function reflect(chosen) {
   }
   for (const slider of document.querySelectorAll("[data-slider]")) {
     const value = Number(chosen[slider.dataset.slider]);
-    if (value > 0) place(slider, value);
+    if (value > 0 && !moved.has(slider)) place(slider, value);
   }
 }
 
@@ -81,13 +81,23 @@ function label(slider, value) {
 
 const valueOf = (slider) => Number((10 ** Number(slider.value)).toPrecision(slider.id === "delta" ? 2 : 3));
 
-async function choose(name, value) {
+// Choices are written one after another, each into the text that the one before has left. A slider that was moved
+// again while its last move is being written keeps its place until that move is written, too.
+const moved = new Map();
+let choosing = Promise.resolve();
+function choose(name, value) {
+  choosing = choosing.then(() => write(name, value));
+  return choosing;
+}
+
+async function write(name, value) {
   const found = await ask("/api/choose", { text: text.value, name, value });
+  for (const [slider, last] of moved) if (slider.id === name && last === value) moved.delete(slider);
   if (found.error) return say(said, found.error, "bad");
   if (text.value !== found.text) unsaved();
   text.value = found.text;
   reflect(found.chosen);
-  return plan();
+  plan();
 }
 
 function unsaved() {
@@ -112,8 +122,8 @@ async function about() {
 }
 
 for (const slider of document.querySelectorAll("[data-slider]")) {
-  slider.addEventListener("input", () => { label(slider, valueOf(slider)); about(); });
-  slider.addEventListener("change", later(200, () => choose(slider.id, valueOf(slider))));
+  slider.addEventListener("input", () => { moved.set(slider, valueOf(slider)); label(slider, valueOf(slider)); about(); });
+  slider.addEventListener("change", later(200, () => choose(slider.id, moved.get(slider) ?? valueOf(slider))));
 }
 for (const control of document.querySelectorAll("[data-choice]")) {
   control.addEventListener("change", () => choose(control.dataset.choice, control.value));
