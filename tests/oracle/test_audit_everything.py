@@ -99,8 +99,7 @@ def test_answers_with_too_little_noise_are_caught_and_right_ones_are_not(folder:
     right = sums_game(plan, 4000, Entropy.from_seed(1))
     wrong = sums_game(plan, 4000, Entropy.from_seed(1), by=lambda inner: Quieter(inner, 0.6))
     assert (right.verdict, wrong.verdict) == ("consistent", "broken")
-    certified = right.certified or 0
-    assert 0.3 * certified < right.details["as_gaussian"] < certified < wrong.details["as_gaussian"]
+    assert 0.6 * (right.certified or 0) < right.measured <= (right.certified or 0) < wrong.measured
 
 
 def test_records_are_seen_in_answers_with_hardly_any_noise(folder: Path) -> None:
