@@ -31,6 +31,12 @@ from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
 from fedveil.jobs.remote import check_open, deployed, trial
 from fedveil.jobs.remote_synthesis import How
 from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_given, read_synthesis
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap
+from fedveil.ledger.costs import Charged, charged, cost_of, together
+from fedveil.ledger.odometer import observers
+from fedveil.ledger.place import default_place
+from fedveil.planning.promises import ADVERSARIES
 from fedveil.planning.study import Study
 from fedveil.stages.ask.question import Question
 from fedveil.stages.ask.stage import layout_of, read_questions, settings_of
@@ -141,11 +147,60 @@ def open_questions(given: Described | ReadTables, frame: Any = None, *, at_sites
     return Questions(study=study, questions=questions, rows=open_columns_of(study))
 
 
+<<<<<<< HEAD
 def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision]]:
     """Return the plan of a question file, and how precise its answers will be; nothing is charged."""
     asked = open_questions(given)
+=======
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What the data set's ledger has charged for the target's observer, before and with these answers.
+
+    ``cap``: of the ledger; ``left``: the share of it that remains for whatever comes afterwards, such as a model.
+    """
+
+    before: float
+    after: float
+    delta: float
+    cap: float | None = None
+    left: float | None = None
+
+    def sentence(self) -> str:
+        """Return it in words."""
+        found = f"Ledger of these data: epsilon {self.before:.3g} spent, {self.after:.3g} with these answers"
+        found += f" (together at delta {self.delta:.2g})"
+        if self.cap is None or self.left is None:
+            return f"{found}. There is no cap, so what a model may spend afterwards is for you to say."
+        return f"{found}. {self.left:.0%} of the cap, epsilon {self.cap:g}, remain for a model afterwards."
+
+
+def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision], Spending]:
+    """Return the plan of a question file, how precise its answers will be, and what they cost; nothing is charged."""
+    asked = _opened(given)
+>>>>>>> main
     plan = asked.plan()
-    return plan, precision(plan, table_of(asked.here).all_columns)
+    return plan, precision(plan, table_of(asked.here).all_columns), spending(asked.study, plan)
+
+
+def spending(study: Study, plan: MeasuredPlan) -> Spending:
+    """Return what the ledger of a study's data has charged, and what it will have with this plan."""
+    place = study.books.ledger or default_place(study)
+    runs: list[Charged] = []
+    caps: Sequence[Cap] = ()
+    if place is not None and place.exists():
+        with Ledger.look(place) as ledger:
+            runs, caps = charged(ledger.entries()), ledger.caps()
+    own = Charged(tuple(cost_of(plan, who) for who in ADVERSARIES), ((plan.text(), 1),))
+    target = plan.target
+    question = (target.adversary, target.unit, target.neighbours)
+    row = next(one for one in observers([*runs, own], caps) if one.question == question)
+    return Spending(
+        before=together(runs, question, row.delta) if runs else 0.0,
+        after=row.composed,
+        delta=row.delta,
+        cap=None if row.left is None else row.left.cap.epsilon,
+        left=None if row.left is None else row.left.share,
+    )
 
 
 def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
