@@ -147,11 +147,6 @@ def open_questions(given: Described | ReadTables, frame: Any = None, *, at_sites
     return Questions(study=study, questions=questions, rows=open_columns_of(study))
 
 
-<<<<<<< HEAD
-def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision]]:
-    """Return the plan of a question file, and how precise its answers will be; nothing is charged."""
-    asked = open_questions(given)
-=======
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
     """What the data set's ledger has charged for the target's observer, before and with these answers.
@@ -176,8 +171,7 @@ class Spending:
 
 def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision], Spending]:
     """Return the plan of a question file, how precise its answers will be, and what they cost; nothing is charged."""
-    asked = _opened(given)
->>>>>>> main
+    asked = open_questions(given)
     plan = asked.plan()
     return plan, precision(plan, table_of(asked.here).all_columns), spending(asked.study, plan)
 
