@@ -24,8 +24,8 @@ from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import check_sizes
+from fedveil.federation.carrying.trial import deal_clients, site_names
 from fedveil.federation.deploy.files import read_deployment
-from fedveil.federation.flower.local import deal_clients, site_names
 from fedveil.jobs.local import FRAME, ReadTables
 from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
 from fedveil.jobs.remote import check_open, deployed, trial
@@ -100,7 +100,7 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Asked:
+class Questions:
     """A study with its questions; ``rows``: what it measures, where this process has the data."""
 
     study: Study
@@ -109,20 +109,24 @@ class _Asked:
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The questions, as a plan states them."""
         return settings_of(self.questions)
 
     @property
     def here(self) -> Unprepared:
+        """The rows that it measures; refused where they are at sites."""
         if self.rows is None:
             raise BadValue("[data] must name a source.")
         return self.rows
 
     def plan(self) -> MeasuredPlan:
+        """Return the plan of these questions."""
         rows = table_of(self.here)
         return planned_measured(self.study, ASK, self.settings, rows.all_columns, self.here.train.shape)
 
 
-def _opened(given: Described | ReadTables, frame: Any = None, *, at_sites: bool = False) -> _Asked:
+def open_questions(given: Described | ReadTables, frame: Any = None, *, at_sites: bool = False) -> Questions:
+    """Return a study with its questions, from a file or from tables; with its rows, unless they are at sites."""
     read = read_given(given)
     tables = dict(read.tables)
     questions = read_questions(tables.pop("question", []))
@@ -134,13 +138,13 @@ def _opened(given: Described | ReadTables, frame: Any = None, *, at_sites: bool 
     unit = study.target.unit
     require(unit == "record", "privacy.unit", "be record for questions: each is answered by counting records", unit)
     if at_sites:
-        return _Asked(study=study, questions=questions, rows=None)
+        return Questions(study=study, questions=questions, rows=None)
     if study.source is None:
         raise BadValue("[data] must name a source.")
     if frame is not None:
         source = replace(study.source, frame=columns_of_frame(frame))
         study = replace(study, data=replace(study.data, source=source))
-    return _Asked(study=study, questions=questions, rows=open_columns_of(study))
+    return Questions(study=study, questions=questions, rows=open_columns_of(study))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ class Spending:
 
 def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision], Spending]:
     """Return the plan of a question file, how precise its answers will be, and what they cost; nothing is charged."""
-    asked = _opened(given)
+    asked = open_questions(given)
     plan = asked.plan()
     return plan, precision(plan, table_of(asked.here).all_columns), spending(asked.study, plan)
 
@@ -228,7 +232,7 @@ def ask_study(
     folder, system = Path(out), system or System()
     if resume:
         check_unfinished(folder, ENDS)
-    asked = _opened(given, frame)
+    asked = open_questions(given, frame)
     system.tell("asking with noise")
     conduct_stage(asked.study, ASK, asked.settings, asked.here, folder, resume=resume, system=system)
     return _published(certified_result(folder))
@@ -244,7 +248,7 @@ def ask_on(
     """The same on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
-    asked = _opened(given, at_sites=True)
+    asked = open_questions(given, at_sites=True)
     deployment = read_deployment(Path(on))
     check_folder(folder, how.resume)
     public_folder(folder)
@@ -258,7 +262,7 @@ def ask_local(
     """The same with real processes of this machine as sites; their records are left in ``out``/sites."""
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
-    asked = _opened(given)
+    asked = open_questions(given)
     check_folder(folder, how.resume)
     check_sizes(asked.plan())
     deal_clients(asked.here.train.clients, site_names(sites))
