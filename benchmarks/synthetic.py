@@ -34,8 +34,7 @@ from fedveil.models.metrics import accuracy
 from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.prepare.loading import Unprepared
-from fedveil.stages.synthesise.quality import distance, shares
-from fedveil.stages.synthesise.rows import draw_rows, header
+from fedveil.stages.synthesise.quality import distance, draw_rows, header, shares
 
 SEEDS = (1, 2, 3)
 PRIVACY = {"epsilon": 1.0, "delta": 1e-5, "neighbours": "zero-out"}

@@ -25,7 +25,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.planning.study import Study
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.stages.synthesise.rows import draw_codes
+from fedveil.stages.synthesise.quality import draw_codes
 from fedveil.stages.synthesise.table import table_of
 
 CLIENTS = {"kind": "dirichlet", "count": 20, "alpha": 0.3, "seed": 1}

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks import Row
 from benchmarks.accuracy import DATA
-from fedveil.engine.deep_quality import trained_on
 from fedveil.engine.study import planned_for
+from fedveil.engine.synthetic_quality import trained_on
 from fedveil.engine.train import train
 from fedveil.jobs.deep_synthesis import open_deep
 from fedveil.jobs.local import ReadTables

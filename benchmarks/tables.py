@@ -7,7 +7,7 @@ records is shown. Objective perturbation is that of Kifer, Smith and Thakurta, P
 Minimization, with the Gaussian law; it is implemented here. Peers are no dependency: pip install interpret-core opacus
 diffprivlib; rows of those that are missing are left out. The data lie where benchmarks/accuracy.py says.
 
-``run`` gives the bars for fedveil; ``python -m benchmarks.tables`` prints the table of docs/benchmarks.md.
+``run`` gives the bars for fedveil; ``python -m benchmarks.tables`` prints the table of docs/results/tables.md.
 """
 
 import gzip
@@ -258,7 +258,7 @@ def contenders(epsilon: float) -> Iterator[tuple[str, Callable[[Task, int], Scor
         for setting in range(len(EBM)):
             yield f"DP-EBM {setting}", lambda task, seed, own=setting: dp_ebm(task, epsilon, seed, own), RUNS
     if find_spec("opacus") is not None:
-        yield "Opacus", lambda task, seed: opacus(task, epsilon, seed), 1
+        yield "Opacus", lambda task, seed: opacus(task, epsilon, seed), RUNS
     if find_spec("diffprivlib") is not None:
         yield "diffprivlib", lambda task, seed: diffprivlib(task, epsilon, seed), RUNS
     yield "objective perturbation", lambda task, seed: objective(task, epsilon, seed), RUNS
@@ -287,26 +287,32 @@ def run() -> list[Row]:
     return found
 
 
+def rows_of(name: str) -> Iterator[str]:
+    """The lines of one table; of DP-EBM the default, and the best of all settings by its AUC on the test records."""
+    task = TASKS[name]()
+    for epsilon in EPSILONS:
+        rows = {}
+        for title, made, runs in contenders(epsilon):
+            try:
+                rows[title] = measured(task, made, runs)
+            except (ImportError, TypeError, AttributeError) as error:  # a peer that does not fit what is installed
+                print(f"{title} could not run: {error}", file=sys.stderr)
+        settings = [rows.pop(title) for title in list(rows) if title.startswith("DP-EBM ")]
+        if settings:
+            rows |= {"DP-EBM, default": settings[0], "DP-EBM, best of five": max(settings)}
+        for title, (area, right, seconds) in rows.items():
+            yield f"| {name} | {epsilon:g} | {title} | {area:.3f} | {right:.1f} | {seconds:.1f} |"
+    for title, plain in (("no privacy, linear", plain_linear), ("no privacy, boosting", boosting)):
+        area, right, seconds = measured(task, lambda own, _, made=plain: made(own), 1)
+        yield f"| {name} | | {title} | {area:.3f} | {right:.1f} | {seconds:.1f} |"
+
+
 def main(names: list[str]) -> None:
-    """Print the table; of DP-EBM the default, and the best of all settings by its AUC on the test records."""
+    """Print the table of docs/results/tables.md, which is the output of one run."""
     print("| table | epsilon | method | AUC | accuracy | CPU s |\n|---|---|---|---|---|---|")
     for name in names or list(TASKS):
-        task = TASKS[name]()
-        for epsilon in EPSILONS:
-            rows = {}
-            for title, made, runs in contenders(epsilon):
-                try:
-                    rows[title] = measured(task, made, runs)
-                except (ImportError, TypeError, AttributeError) as error:  # a peer that does not fit what is installed
-                    print(f"{title} could not run: {error}", file=sys.stderr)
-            settings = [rows.pop(title) for title in list(rows) if title.startswith("DP-EBM ")]
-            if settings:
-                rows |= {"DP-EBM, default": settings[0], "DP-EBM, best of five": max(settings)}
-            for title, (area, right, seconds) in rows.items():
-                print(f"| {name} | {epsilon:g} | {title} | {area:.3f} | {right:.1f} | {seconds:.1f} |", flush=True)
-        for title, plain in (("no privacy, linear", plain_linear), ("no privacy, boosting", boosting)):
-            area, right, seconds = measured(task, lambda own, _, made=plain: made(own), 1)
-            print(f"| {name} | | {title} | {area:.3f} | {right:.1f} | {seconds:.1f} |", flush=True)
+        for line in rows_of(name):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from fedveil.planning.plan import Plan
 from fedveil.stages.adding import Fails, nobody_fails, plain_sum
 from fedveil.stages.protocol import HERE, Consortium, Member
 from fedveil.stages.train.acting import TrainAsking, Trained, acts_of
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.base import Training
 from fedveil.sums.seam import Summing, Whole
 from fedveil.wire.content import Content
 

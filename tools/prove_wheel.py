@@ -134,7 +134,7 @@ def use_extras(place: Environment) -> None:
     place.fedveil("export", "demo", "--to", "onnx", "--out", "model.onnx")
     place.python("-c", "import onnxruntime; onnxruntime.InferenceSession('model.onnx')")
     place.fedveil("figures", "--only", "renyi-conversion", "--out", "figures")
-    place.python("-c", "import fedveil.studio.serve, fedveil.studio.app, psycopg")
+    place.python("-c", "import fedveil.studio.app, fedveil.studio.app, psycopg")
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from fedveil.core.fields import groups_of
 from fedveil.data.spec import Features, HeldOut, Labelling, Reading, Source, Split
 from fedveil.models.personal_request import PersonalRequest
 from fedveil.models.spec import ModelPlan
-from fedveil.planning.tune_request import TuneRequest
+from fedveil.planning.tuning import TuneRequest
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.evaluate.request import EvaluationRequest

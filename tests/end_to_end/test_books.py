@@ -16,9 +16,10 @@ from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.jobs.compare import compare
 from fedveil.jobs.local import open_study
-from fedveil.ledger import CapExceeded, Ledger
-from fedveil.ledger.head import head_file
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import CapExceeded
 from fedveil.ledger.place import beside, find
+from fedveil.ledger.store import head_file
 
 STUDY = """
 [data]

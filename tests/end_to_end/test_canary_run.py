@@ -20,7 +20,7 @@ from fedveil.engine.study import conduct_study
 from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.jobs.attack.one_run import one_run
 from fedveil.jobs.local import open_study
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.noise.grid import rounded_normal
 from fedveil.planning.plan import read_plan
 from fedveil.stages.train.hidden import steps as hidden

@@ -302,7 +302,7 @@ from importlib.util import find_spec
 import fedveil.cli.node, fedveil.cli.relay, fedveil.cli.keys
 assert "numpy" not in sys.modules  # what carries messages computes nothing
 if find_spec("starlette") and find_spec("uvicorn"):
-    import fedveil.studio.serve
+    import fedveil.studio.app
     assert "scipy" not in sys.modules  # nor does what shows the first page
 import fedveil.accounting.compare, fedveil.cli.studies, fedveil.cli.studio, fedveil.cli.site
 assert not {"scipy.signal", "scipy.stats", "sklearn", "matplotlib", "pyarrow", "torch", "flwr"} & set(sys.modules)

@@ -24,7 +24,10 @@ import pytest
 from fedveil.core.errors import FedveilError
 from fedveil.engine.files import CannotWrite, write_atomically
 from fedveil.engine.keeper import Checkpoint, load_checkpoint, save_checkpoint
-from fedveil.ledger import Cap, CapExceeded, Cost, Ledger, LedgerUnusable, parse_export
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap, CapExceeded, Cost
+from fedveil.ledger.entry import parse_export
+from fedveil.ledger.store import LedgerUnusable
 
 ROUNDS = 6
 WON, CAPPED, LOST = 0, 3, 4

@@ -13,7 +13,8 @@ from fedveil import run_study, tune_study
 from fedveil.certificate.certify import certify_written
 from fedveil.certificate.data_set import data_set_of
 from fedveil.core.errors import FedveilError
-from fedveil.ledger import Ledger, parse_export
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import parse_export
 from fedveil.ledger.place import beside
 from fedveil.version import __version__
 

@@ -44,7 +44,7 @@ from fedveil.federation.flower.network import start_node
 from fedveil.federation.site.state import load_state
 from fedveil.jobs.remote import federated, run_on
 from fedveil.planning.study import read_study_without_data
-from fedveil.signing.keys import SigningKey
+from fedveil.signing import SigningKey
 from fedveil.stages.train.hidden.asking import share_steps
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal

@@ -12,7 +12,7 @@ from flower_trials import aggregator, trial_network, until
 from fedveil.certificate.certify import certify_measured
 from fedveil.core.tables import write_tables
 from fedveil.jobs.synthesis import open_synthesis
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 
 pytest.importorskip("flwr")
 

@@ -12,11 +12,11 @@ from fedveil.core.errors import BadValue, FedveilError
 from fedveil.engine.system import System
 from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
 from fedveil.jobs.local import open_any_study, run_study
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.planning.plan import read_plan
 from fedveil.planning.promises import promise
 from fedveil.release.bundle import Bundle
-from fedveil.release.to_json import to_json
+from fedveil.release.export import to_json
 from fedveil.release.to_sklearn import pipeline_of
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared

@@ -10,7 +10,7 @@ from wards import Command
 
 from fedveil.certificate.certify import certify_written
 from fedveil.jobs.local import open_study, plan_study, run_study
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.planning.plan import read_plan
 from fedveil.planning.promises import promise
 from fedveil.version import __version__

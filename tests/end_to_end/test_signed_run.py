@@ -11,8 +11,7 @@ import pytest
 from fedveil import cli, run_study
 from fedveil.core.errors import BadValue
 from fedveil.engine.system import System
-from fedveil.signing.keys import SigningKey, read_signer, write_key
-from fedveil.signing.signature import FILE, Signature
+from fedveil.signing import FILE, Signature, SigningKey, read_signer, write_key
 from fedveil.version import __version__
 
 STUDY = """

@@ -14,7 +14,7 @@ from fedveil.core.errors import BadValue
 from fedveil.federation.site.data import read_site_data
 from fedveil.jobs.compare import compare
 from fedveil.jobs.local import open_study, plan_study, run_study
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.planning.study import parse_study
 from fedveil.version import __version__

@@ -25,7 +25,7 @@ from fedveil.data import read_sql
 from fedveil.data.load import load
 from fedveil.data.sources import read
 from fedveil.data.spec import Source, Split
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.planning.study import study_of
 
 QUERY = "SELECT age, ward, ill FROM visits ORDER BY id"

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("starlette")
 from fedveil.engine.files import sole_use
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.ledger.place import find
 from fedveil.studio import jobs
 from fedveil.studio.app import application

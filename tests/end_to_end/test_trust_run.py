@@ -14,7 +14,7 @@ from fedveil.certificate.certify import certify, differences
 from fedveil.core.errors import BadValue, NotAvailable, TooFewSurvivors
 from fedveil.data.records import Records
 from fedveil.engine.system import Interrupted, Progress, System
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.sums.homomorphic.library import has_tenseal, tenseal
 
 CLIENTS = 10

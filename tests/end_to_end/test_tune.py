@@ -15,8 +15,8 @@ from fedveil.certificate.certify import certify_written
 from fedveil.core.errors import BadValue
 from fedveil.core.tables import write_tables
 from fedveil.jobs.local import Result, plan_study, run_study, tune_study
-from fedveil.ledger import read_export
 from fedveil.ledger.costs import charged, together
+from fedveil.ledger.entry import read_export
 from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.promises import promise
 from fedveil.version import __version__

@@ -13,7 +13,8 @@ pytest.importorskip("duckdb", reason="the extra fedveil[sql] is not installed")
 from fedveil import run_study
 from fedveil.core.errors import BadValue
 from fedveil.data.address import server_of
-from fedveil.ledger import CapExceeded, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import CapExceeded
 from fedveil.ledger.place import beside, books_of, default_place, find
 from fedveil.planning.study import study_of
 

@@ -28,7 +28,7 @@ from fedveil.privacy.mechanism import Gaussian
 from fedveil.stages.adding import plain_sum
 from fedveil.stages.train.correlation import Correlation
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.fedavg.answering import cohort_of
+from fedveil.stages.train.fedavg.acts import cohort_of
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.stages.train.observation import attack_view

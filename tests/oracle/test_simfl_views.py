@@ -13,8 +13,8 @@ from fedveil.planning.plan import Plan
 from fedveil.planning.promises import promise
 from fedveil.privacy.guarantee import Neighbours
 from fedveil.privacy.target import Target
+from fedveil.stages.train.simfl.acts import Message, train_simfl
 from fedveil.stages.train.simfl.method import SimFL
-from fedveil.stages.train.simfl.steps import Message, train_simfl
 from fedveil.theory.divergence import gaussian_delta
 from unit.plans import some_records
 

@@ -15,7 +15,7 @@ from fedveil.data.row_rule import RowRule
 from fedveil.engine.held_out import planned_with
 from fedveil.engine.study import planned_for
 from fedveil.jobs.local import open_any_study
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.costs import cost_of
 from fedveil.stages.prepare.loading import Unprepared

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.core.errors import FedveilError
-from fedveil.ledger import Cap, CapExceeded, Cost, Ledger, parse_export
-from fedveil.ledger.budget import check_caps, total
-from fedveil.ledger.entry import canonical, parse
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap, CapExceeded, Cost, check_caps, total
+from fedveil.ledger.entry import canonical, parse, parse_export
 
 epsilons = st.floats(0, 1e6, allow_subnormal=True)
 deltas = st.floats(0, 1)

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import Any
 
-from fedveil.ledger import Cap, Cost
+from fedveil.ledger.budget import Cap, Cost
 
 MODEL = sha256(b"a model").hexdigest()
 

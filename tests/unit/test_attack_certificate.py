@@ -17,8 +17,7 @@ from fedveil.data.records import Records
 from fedveil.engine.study import conduct_study
 from fedveil.engine.system import Interrupted, Progress, System
 from fedveil.jobs.local import Result, open_study, run_study
-from fedveil.ledger.entry import GENESIS, Entry
-from fedveil.ledger.export import parse_export, write_export
+from fedveil.ledger.entry import GENESIS, Entry, parse_export, write_export
 from fedveil.planning.promises import promise
 from unit.plans import some_plan, some_records
 

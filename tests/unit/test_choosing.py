@@ -21,7 +21,6 @@ from fedveil.planning.study import study_of
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.trust import Trust
 from fedveil.stages.train.acting import Session
-from fedveil.stages.train.choosing import Choice, Purse, plateau
 from fedveil.stages.train.dpsgd.acts import ACTS
 from fedveil.stages.train.dpsgd.chosen import train_chosen
 from fedveil.stages.train.dpsgd.client import ClientSums
@@ -30,6 +29,7 @@ from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.observe import ATTACK_VIEW
 from fedveil.stages.train.dpsgd.rounds import costs_of_segments
 from fedveil.stages.train.registry import facts_of
+from fedveil.stages.train.settings import Choice, Purse, plateau
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from unit.plans import some_records

@@ -11,11 +11,11 @@ import pytest
 from fedveil.core.errors import BadValue
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.records import Records
-from fedveil.jobs.compare import TRUST, Comparison, compare
-from fedveil.jobs.compare.candidates import candidates
+from fedveil.jobs.compare import TRUST, Comparison, candidates, compare
 from fedveil.jobs.entry import Wish, init_study
 from fedveil.jobs.local import plan_study
-from fedveil.ledger import CapExceeded, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import CapExceeded
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.planning.study import study_of
@@ -65,7 +65,7 @@ def test_every_variant_meets_the_same_target_and_is_measured() -> None:
         assert len(entry.scores) == 2
         assert entry.mean == pytest.approx(np.mean(entry.scores))
         assert entry.spread == pytest.approx(np.std(entry.scores, ddof=1))
-        assert entry.bytes_up == entry.bytes_down == 4 * 6 * 4 * 8  # passes, clients, parameters, bytes
+        assert entry.work.bytes_up == entry.work.bytes_down == 4 * 6 * 4 * 8  # passes, clients, parameters, bytes
         assert entry.noise_on_average > 0
         assert entry.model_spread > 0
     assert found.best is not None
@@ -128,11 +128,11 @@ def test_the_local_row_takes_the_better_algorithm_and_says_so() -> None:
 def test_work_and_dispersal_stand_beside_rounds_and_bytes() -> None:
     found = compare(tables(), DATA, algorithms=["hidden", "dpsgd:rate=0.1:rounds=20", "simfl"], runs=1)
     hidden, dpsgd, simfl = found.entries
-    assert hidden.gradients == 4 * 300  # four passes
-    assert hidden.dispersal == 300 / 6  # a pass is one round, and every client answers once
-    assert dpsgd.gradients == 2 * 300
-    assert dpsgd.dispersal == pytest.approx(0.1 * 300 / 6)  # m of van Dijk and Nguyen, section 2.6
-    assert simfl.gradients == simfl.rounds * 300
+    assert hidden.work.gradients == 4 * 300  # four passes
+    assert hidden.work.dispersal == 300 / 6  # a pass is one round, and every client answers once
+    assert dpsgd.work.gradients == 2 * 300
+    assert dpsgd.work.dispersal == pytest.approx(0.1 * 300 / 6)  # m of van Dijk and Nguyen, section 2.6
+    assert simfl.work.gradients == simfl.rounds * 300
     assert {"gradients", "dispersal"} <= found.as_json()["entries"][0].keys()
     assert "1,200" in compare_page(found.as_json())
 
@@ -307,16 +307,16 @@ class TestDrafted:
     def test_each_plan_holds_the_preparation_it_is_charged_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from fedveil.jobs.compare import work
+        from fedveil.jobs import compare as comparing
 
         carried: list[Plan] = []
-        usual = work.learned_from
+        usual = comparing.learned_from
 
         def watched(plan: Plan, *given: object) -> object:
             carried.append(plan)
             return usual(plan, *given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(work, "learned_from", watched)
+        monkeypatch.setattr(comparing, "learned_from", watched)
         found = compare(self.drafted(tmp_path), algorithms=["hidden"], runs=2)
         assert len(carried) == 2
         assert all(plan.preparation for plan in carried)

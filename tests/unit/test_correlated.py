@@ -27,7 +27,7 @@ from fedveil.privacy.mechanism import Repeat, SampledGaussian
 from fedveil.stages.train.correlation import Attendance, Correlation
 from fedveil.stages.train.dpsgd.client import Client, Sampler
 from fedveil.stages.train.dpsgd.method import DpSgd
-from fedveil.stages.train.fedavg.answering import cohort_of
+from fedveil.stages.train.fedavg.acts import cohort_of
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import noise_source
 from fedveil.theory.correlated import Factor

@@ -20,7 +20,7 @@ from fedveil.planning.promises import grid_of, promise
 from fedveil.planning.study import study_of
 from fedveil.stages.adding import Fails, nobody_fails, plain_sum
 from fedveil.stages.train.correlation import Attendance, Correlation
-from fedveil.stages.train.fedavg.answering import Resending, nothing_past, taken_off, weighted
+from fedveil.stages.train.fedavg.acts import Resending, nothing_past, taken_off, weighted
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.sums.seam import Summed, Whole

@@ -15,8 +15,9 @@ from fedveil.core.importing import allowing
 from fedveil.engine.system import Progress, System
 from fedveil.jobs.local import run_study
 from fedveil.jobs.synthesis import SynthesisResult, sample, synthesise
-from fedveil.ledger import Ledger, read_export
+from fedveil.ledger.books import Ledger
 from fedveil.ledger.costs import cost_of
+from fedveil.ledger.entry import read_export
 from fedveil.ledger.place import beside
 from fedveil.planning.plan import read_any_plan
 from fedveil.planning.promises import ADVERSARIES

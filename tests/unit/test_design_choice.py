@@ -51,7 +51,8 @@ def test_without_a_wish_units_draw_their_rounds_and_the_plan_says_why() -> None:
     assert full.risk is not None
     assert draft.risk <= 1.1 * full.risk
     sentence = draft.reason[draft.reason.index("Order:") :]
-    assert all(name in sentence for name in ("independent draws", "full batches", "a fixed partition", "poisson draws"))
+    orders = ("random allocation", "full batches", "a secret partition", "Poisson sampling")
+    assert all(name in sentence for name in orders)
 
 
 @pytest.mark.parametrize("order", ["secret", "public", "poisson", "independent"])

@@ -24,7 +24,7 @@ from fedveil.federation.site.record import clear_records
 from fedveil.jobs.entry import Wish, profile_data
 from fedveil.jobs.local import ENDS
 from fedveil.jobs.remote import check_open
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.noise.entropy import KEY_BYTES
 
 TABLES: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from fedveil.core.errors import BadValue
 from fedveil.data.rows import row_norms
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
-from fedveil.jobs.estimators.rows import StatedRows
+from fedveil.jobs.estimators.preparing import StatedRows
 
 QUICK = {"kind": "constant", "rounds": 1, "passes": 5}
 GENERATOR = np.random.default_rng(5)

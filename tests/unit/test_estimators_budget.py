@@ -12,7 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import Budget, PrivateHuberRegressor, PrivateLogisticRegression
-from fedveil.ledger import CapExceeded
+from fedveil.ledger.budget import CapExceeded
 
 GENERATOR = np.random.default_rng(6)
 X = GENERATOR.normal(size=(240, 2))

@@ -22,8 +22,7 @@ from sklearn.preprocessing import (
 
 from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import PrivateHuberRegressor, PrivateLogisticRegression
-from fedveil.jobs.estimators.preparing import TARGET, copies_in, outline_of, request_of
-from fedveil.jobs.estimators.rows import StatedRows
+from fedveil.jobs.estimators.preparing import TARGET, StatedRows, copies_in, outline_of, request_of
 from fedveil.stages.prepare.ranges import range_of
 from fedveil.stages.sums import STEPS
 

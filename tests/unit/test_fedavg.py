@@ -14,7 +14,7 @@ from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.privacy.target import Target
-from fedveil.stages.train.fedavg.answering import cohort_of
+from fedveil.stages.train.fedavg.acts import cohort_of
 from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
 from fedveil.stages.train.fedavg.steps import clipped, noise_of, weights_of
 from fedveil.stages.train.optimiser import Optimiser

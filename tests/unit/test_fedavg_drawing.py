@@ -14,7 +14,7 @@ from fedveil.jobs.attack.audit import sampler_finding
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.planning.study import study_of
-from fedveil.stages.train.fedavg.answering import cohorts_of, own_draws, senders_of
+from fedveil.stages.train.fedavg.acts import cohorts_of, own_draws, senders_of
 from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
 from fedveil.stages.train.fedavg.steps import share_steps
 from fedveil.wire.content import Content

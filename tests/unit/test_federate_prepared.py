@@ -15,7 +15,7 @@ from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.planning.promises import promise
 from fedveil.planning.study import Study, study_of

@@ -13,7 +13,7 @@ from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan
 from fedveil.planning.study import Study, study_of
-from fedveil.stages.train.simfl.steps import Message, train_simfl
+from fedveil.stages.train.simfl.acts import Message, train_simfl
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import peek, seal, unseal
 from unit.federations import SITES, Killed, Trial, made_up, tables

@@ -17,7 +17,8 @@ from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Guard, Terms
 from fedveil.jobs.synthesis import open_synthesis, read_synthesis, sample
-from fedveil.ledger import Ledger, read_export
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import read_export
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.study import Study
 from fedveil.privacy.trust import CENTRAL

@@ -12,7 +12,7 @@ from fedveil.core.errors import BadValue
 from fedveil.core.fields import Exclusion, check_exclusions, check_fields, count, group, groups_of, listed, real, word
 from fedveil.federation.aggregator import federate
 from fedveil.models import spec as models
-from fedveil.planning import plan, study, tune_request
+from fedveil.planning import plan, study, tuning
 from fedveil.planning.design import read_request
 from fedveil.privacy import trust
 from fedveil.stages.evaluate import budget
@@ -81,7 +81,7 @@ TABLES = {  # fields are named within their tables
     "schedule": schedule_request,
     "prepare": request,
     "generator": generator_request,
-    "": (plan, study, tune_request, budget, federate),
+    "": (plan, study, tuning, budget, federate),
 }
 
 

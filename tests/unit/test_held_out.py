@@ -13,10 +13,10 @@ from fedveil import run_study
 from fedveil.core.errors import BadValue, FedveilError
 from fedveil.data.records import Records
 from fedveil.engine.system import System
-from fedveil.jobs.compare.work import compare
+from fedveil.jobs.compare import compare
 from fedveil.jobs.evaluation import evaluate_model
 from fedveil.jobs.local import plan_study
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.costs import cost_of
 from fedveil.planning.plan import Plan, read_plan

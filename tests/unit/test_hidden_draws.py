@@ -28,9 +28,8 @@ from fedveil.stages.train.draws import DrawnOrder, Draws
 from fedveil.stages.train.hidden.acts import ACTS
 from fedveil.stages.train.hidden.answering import contribution
 from fedveil.stages.train.hidden.asking import share_steps
-from fedveil.stages.train.hidden.crowd import chance_of_a_larger_batch, crowd, with_largest_batch
 from fedveil.stages.train.hidden.deal import LABEL, Drawn, drawn_order
-from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.method import Hidden, chance_of_a_larger_batch, crowd, with_largest_batch
 from fedveil.stages.train.hidden.steps import Rule, draw
 from fedveil.stages.train.rounds import unpacked
 from fedveil.wire.content import Content, filled

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedveil.jobs.draft.names import is_identifier
+from fedveil.jobs.draft.columns import is_identifier
 from fedveil.jobs.entry import Wish, draft_study
 
 IDENTIFIERS = (

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedveil.core.errors import BadValue
-from fedveil.ledger import CapExceeded, Ledger, LedgerBroken, parse_export
-from fedveil.ledger.budget import total
-from fedveil.ledger.entry import canonical
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import CapExceeded, total
+from fedveil.ledger.entry import LedgerBroken, canonical, parse_export
 from unit.books import MODEL, cap, cost, data
 
 

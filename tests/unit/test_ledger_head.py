@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fedveil.core.errors import BadValue
-from fedveil.ledger import Ledger, LedgerBroken
 from fedveil.ledger import store as storage
-from fedveil.ledger.head import Head, head_file, keep_head, read_head
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import LedgerBroken
+from fedveil.ledger.store import Head, head_file, keep_head, read_head
 from unit.books import MODEL, cost, data
 
 

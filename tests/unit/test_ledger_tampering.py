@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fedveil.core.errors import BadValue, FedveilError
-from fedveil.ledger import Entry, Ledger, LedgerBroken, LedgerUnusable, parse_export
-from fedveil.ledger.entry import Kind, canonical
-from fedveil.ledger.export import write_export
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import Entry, Kind, LedgerBroken, canonical, parse_export, write_export
+from fedveil.ledger.store import LedgerUnusable
 from unit.books import MODEL, cap, cost, data
 
 

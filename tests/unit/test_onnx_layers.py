@@ -8,8 +8,12 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from fedveil.core.errors import BadValue  # noqa: E402
-from fedveil.release.to_onnx import IR, OPSET, _Graph  # noqa: E402  after the packages that it needs
-from fedveil.release.to_onnx_torch import _layer  # noqa: E402
+from fedveil.release.to_onnx import (  # noqa: E402  after the packages that it needs
+    IR,
+    OPSET,
+    _Graph,
+    _layer,
+)
 
 nn = torch.nn
 

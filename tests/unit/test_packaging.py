@@ -13,7 +13,7 @@ DOORS = {  # what may import the libraries of an extra
     "figures": ("report/figures.py", "report/trade_off.py", "cli/figures.py"),
     "torch": ("models/torch/library.py",),
     "he": ("sums/homomorphic/library.py",),
-    "onnx": ("release/to_onnx.py", "release/to_onnx_torch.py"),
+    "onnx": ("release/to_onnx.py", "release/to_onnx.py"),
     "skops": ("release/to_sklearn.py",),
     "pandas": ("release/model.py", "jobs/ask.py"),
     "flower": ("federation/flower/",),

@@ -25,7 +25,7 @@ from fedveil.stages.protocol import HERE, Away, Consortium, Memory, State, Total
 from fedveil.stages.train.acting import Interim
 from fedveil.stages.train.dpsgd.settings import Network
 from fedveil.stages.train.dpsgd.steps import train_dpsgd
-from fedveil.stages.train.fedavg.answering import FedAvgAnswering
+from fedveil.stages.train.fedavg.acts import FedAvgAnswering
 from fedveil.stages.train.fedavg.method import FedAvg, LocalSteps
 from fedveil.stages.train.hidden.answering import HiddenAnswering, Laid, contribution
 from fedveil.stages.train.hidden.asking import advance, model_of

@@ -183,7 +183,8 @@ class TestRecords:
             certify_measured(tmp_path, __version__)
 
     def test_a_profile_over_the_cap_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
-        from fedveil.ledger import Cap, Ledger
+        from fedveil.ledger.books import Ledger
+        from fedveil.ledger.budget import Cap
 
         write(tmp_path / "v.csv", rows=200)
         wish = Wish(data=str(tmp_path / "v.csv"), target="ill")

@@ -10,8 +10,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
 from fedveil.core.errors import BadValue, CannotCertify
-from fedveil.signing.keys import Signer, SigningKey, public_path, read_key, read_signer, write_key
-from fedveil.signing.signature import FILE, Signature, check_signature, signature_in
+from fedveil.signing import (
+    FILE,
+    Signature,
+    Signer,
+    SigningKey,
+    check_signature,
+    public_path,
+    read_key,
+    read_signer,
+    signature_in,
+    write_key,
+)
 
 KEY = SigningKey(bytes(range(32)))
 OTHER = SigningKey(bytes(32))

@@ -13,8 +13,8 @@ from fedveil.models.spec import ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
 from fedveil.privacy.target import Target
+from fedveil.stages.train.simfl.acts import Message, parties_of, train_simfl
 from fedveil.stages.train.simfl.method import SimFL
-from fedveil.stages.train.simfl.steps import Message, parties_of, train_simfl
 from unit.plans import some_records
 
 KEY = Entropy.from_seed(3)

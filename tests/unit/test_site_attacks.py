@@ -19,7 +19,7 @@ from fedveil.federation.site.checks import check_proposal
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.guard import Guard, Terms
 from fedveil.federation.site.record import World
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.stages.train.dpsgd.settings import Network

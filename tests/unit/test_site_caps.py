@@ -10,10 +10,10 @@ import pytest
 
 from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.guard import Terms
-from fedveil.ledger import Cap
+from fedveil.ledger.books import ORDERS, epsilon_of, total_spent
+from fedveil.ledger.budget import Cap
 from fedveil.ledger.costs import Charged
-from fedveil.ledger.filter import ORDERS, epsilon_of, total_spent
-from fedveil.ledger.transaction import costs_of
+from fedveil.ledger.place import costs_of
 from fedveil.planning.plan import Plan, write_plan
 from unit.federations import Trial, study
 from unit.plans import some_records

@@ -11,7 +11,7 @@ import pytest
 from fedveil.certificate.certify import certify, differences
 from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.guard import Terms
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.planning.plan import write_plan
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal

@@ -6,8 +6,7 @@ import pytest
 
 from fedveil.data.records import DataShape
 from fedveil.planning.plan import Plan, write_plan
-from fedveil.signing.keys import SigningKey
-from fedveil.signing.signature import Signature
+from fedveil.signing import Signature, SigningKey
 from fedveil.studio.approval import approval_file, approval_words
 from unit.test_tune_request import study
 

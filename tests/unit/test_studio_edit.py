@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from fedveil.core.errors import BadValue
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 from fedveil.privacy.trust import Server
-from fedveil.stages.train.auto import AutoRequest
-from fedveil.stages.train.registry import KINDS
+from fedveil.stages.train.registry import KINDS, AutoRequest
 from fedveil.studio import choices
 from fedveil.studio.choices import chosen, with_choice
 from fedveil.studio.edit import with_value, without_table

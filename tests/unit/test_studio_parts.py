@@ -12,9 +12,8 @@ from fedveil.core.errors import BadValue
 from fedveil.report.catalogue import conversion, moments
 from fedveil.report.charts import Axis
 from fedveil.studio.asker import WORKER, Asker
-from fedveil.studio.explore_page import PARTS, figure_view
+from fedveil.studio.explore import PARTS, Games, figure_view
 from fedveil.studio.figures import curve, figure, trade_off
-from fedveil.studio.game import Games
 from fedveil.studio.places import Folder, check_paths
 from fedveil.theory.divergence import gaussian_delta
 

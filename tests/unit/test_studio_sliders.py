@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedveil.studio.sentences import Refused
-from fedveil.studio.sliders import DELTAS, EPSILONS, Sliders, frame_of, target_of
+from fedveil.studio.state import DELTAS, EPSILONS, Sliders, frame_of, target_of
 
 OBSERVERS = ("final-model", "server")
 

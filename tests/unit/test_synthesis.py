@@ -17,8 +17,9 @@ from fedveil.engine.measured import measured_generator, planned_synthesis
 from fedveil.engine.system import System
 from fedveil.jobs.local import run_study
 from fedveil.jobs.synthesis import SynthesisResult, open_synthesis, sample, synthesise
-from fedveil.ledger import Ledger, read_export
+from fedveil.ledger.books import Ledger
 from fedveil.ledger.costs import cost_of
+from fedveil.ledger.entry import read_export
 from fedveil.ledger.place import beside
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_any_plan

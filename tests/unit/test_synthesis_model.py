@@ -8,13 +8,19 @@ import pytest
 
 from fedveil.core.errors import BadValue
 from fedveil.stages.prepare.ranges import Range
-from fedveil.stages.synthesise.cells import FINE, NumberCells, WordCells
-from fedveil.stages.synthesise.fit import Marginal, fitted, junction_tree, marginals, summed
+from fedveil.stages.synthesise.fit import Limits, Marginal, chosen_pairs, fitted, junction_tree, marginals, summed
 from fedveil.stages.synthesise.generator import Generator
 from fedveil.stages.synthesise.learn import counted_units
-from fedveil.stages.synthesise.merging import indicator, merged_numbers, merged_words, shares_of
-from fedveil.stages.synthesise.rows import draw_codes, draw_rows
-from fedveil.stages.synthesise.select import Limits, chosen_pairs
+from fedveil.stages.synthesise.quality import draw_codes, draw_rows
+from fedveil.stages.synthesise.table import (
+    FINE,
+    NumberCells,
+    WordCells,
+    indicator,
+    merged_numbers,
+    merged_words,
+    shares_of,
+)
 
 SIZES = (3, 2, 4, 2, 3)
 CYCLE = ((0, 1), (1, 2), (2, 3), (0, 3))  # its junction tree needs a clique of three; column 4 stands alone

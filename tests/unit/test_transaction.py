@@ -12,10 +12,11 @@ import pytest
 import fedveil
 from fedveil.core.errors import BadValue
 from fedveil.jobs.estimators import Budget, PrivateLogisticRegression
-from fedveil.ledger import Cap, CapExceeded, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap, CapExceeded
 from fedveil.ledger.costs import charged, cost_of, covered
 from fedveil.ledger.odometer import observers, runs_of
-from fedveil.ledger.transaction import Transaction, costs_of
+from fedveil.ledger.place import Transaction, costs_of
 from fedveil.planning.plan import HeldOutRecords, Plan, read_plan, write_plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from unit.books import data

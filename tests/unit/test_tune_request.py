@@ -10,7 +10,7 @@ from fedveil.data.records import DataShape
 from fedveil.federation.agreements import plan_of
 from fedveil.planning.plan import write_plan
 from fedveil.planning.study import Study, study_of
-from fedveil.planning.tune_request import read_tune
+from fedveil.planning.tuning import read_tune
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from unit.audit_plans import game_plan, tuned_game_plan

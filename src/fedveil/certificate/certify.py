@@ -23,9 +23,9 @@ from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.data.read_formats import model_arrays
-from fedveil.ledger import Cost, Entry, parse_export, read_export
-from fedveil.ledger.budget import total
+from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.costs import cost_of, covered
+from fedveil.ledger.entry import Entry, parse_export, read_export
 from fedveil.planning.plan import AnyPlan, Plan, read_any_plan
 from fedveil.planning.promises import ADVERSARIES, forgotten, grid_of, promise
 from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedveil.core.errors import BadValue, require
-from fedveil.ledger import Cost, Export
+from fedveil.ledger.budget import Cost
+from fedveil.ledger.entry import Export
 from fedveil.privacy.guarantee import Adversary, finite_or_none
 
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedveil.cli.progress import progress, waiting
+from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.show import Json, out, plain_table, show, tell_guarantees, tell_total, total_json
-from fedveil.cli.studies import Quiet, report_sites
 from fedveil.core.errors import require
 from fedveil.engine.system import System
 from fedveil.jobs.ask import PAGE, AskResult, Precision, ask_local, ask_on, ask_study, plan_questions

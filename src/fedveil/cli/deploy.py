@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from fedveil.cli.parsing import App
-from fedveil.cli.progress import progress
+from fedveil.cli.progress import Quiet, progress, report_sites
 from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show
-from fedveil.cli.studies import Quiet, StudyFile, report_sites, show_result
+from fedveil.cli.studies import StudyFile, show_result
 from fedveil.core.errors import BadValue, require
 from fedveil.core.files import PUBLIC, write_atomically
 from fedveil.federation.aggregator.trace import picture, read_status

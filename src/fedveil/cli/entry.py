@@ -7,9 +7,8 @@ import typer
 from rich.console import Console
 
 from fedveil.certificate.certify import MeasuredCertificate
-from fedveil.cli.progress import progress, waiting
+from fedveil.cli.progress import progress, report_sites, waiting
 from fedveil.cli.show import Json, out, plain_table, rounded_up, show, tell_total, total_json
-from fedveil.cli.studies import report_sites
 from fedveil.core.errors import require
 from fedveil.data.address import bare
 from fedveil.engine.system import System

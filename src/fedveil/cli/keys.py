@@ -8,7 +8,7 @@ import typer
 
 from fedveil.cli.parsing import App
 from fedveil.cli.show import Json, out, show
-from fedveil.signing.keys import SigningKey, public_path, write_key
+from fedveil.signing import SigningKey, public_path, write_key
 
 keys = App(help="Keys that sign certificates.")
 

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from fedveil.cli.show import Json, digits, out, rounded_up, show
 from fedveil.core.errors import require
-from fedveil.ledger import Cost, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cost
 from fedveil.ledger.costs import Rule, charged
 from fedveil.ledger.odometer import Left, ObserverRow, RunRow, observers, runs_of
 from fedveil.ledger.place import find

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
@@ -14,6 +16,7 @@ from rich.status import Status
 from fedveil.cli.show import rounded_up
 from fedveil.engine.system import Progress as Step
 
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
 _FIRST, _BETWEEN = 2.0, 10.0  # seconds until the first line of a log, and between two
 
 
@@ -128,3 +131,14 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[Stage]:
         return
     with Console(stderr=True).status(what) as status:
         yield lambda words: status.update(words)
+
+
+def report_sites(quiet: bool) -> Callable[[str, str], None]:
+    """Return a function that reports on standard error which site was asked, has answered or has failed."""
+    console = Console(stderr=True)
+
+    def tell(site: str, state: str) -> None:
+        if not quiet and state != "asked":
+            console.print(f"{site} {state}", highlight=False)
+
+    return tell

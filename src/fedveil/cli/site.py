@@ -19,7 +19,7 @@ from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World, clear_records, forget_computed
 from fedveil.federation.site.socket import listening, serve
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import Neighbours, Unit
 from fedveil.stages.prepare.notes import notes_for_rows

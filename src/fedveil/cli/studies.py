@@ -20,7 +20,7 @@ from fedveil.certificate.certify import (
 )
 from fedveil.certificate.data_set import DataSet
 from fedveil.cli.card import regulators_answers, tell_answers
-from fedveil.cli.progress import progress
+from fedveil.cli.progress import Quiet, progress, report_sites
 from fedveil.cli.quality import tell_evaluation, tell_quality
 from fedveil.cli.show import (
     Json,
@@ -46,9 +46,8 @@ from fedveil.planning.study import Study, parse_study, tables_of
 from fedveil.privacy.guarantee import Adversary, Answer, finite_or_none
 from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.tracking import load_mlflow, log_to_mlflow
-from fedveil.signing.keys import read_signer
-from fedveil.signing.signature import FILE as SIGNATURE
-from fedveil.signing.signature import Signature, check_signature
+from fedveil.signing import FILE as SIGNATURE
+from fedveil.signing import Signature, check_signature, read_signer
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.prepare.request import fact_rows as preparation_facts
 from fedveil.stages.sums import FILE as PREPARATION
@@ -57,7 +56,6 @@ from fedveil.version import __version__
 
 StudyFile = Annotated[Path, typer.Argument(help="A study file (TOML); see docs/study-file.md.")]
 Folder = Annotated[Path, typer.Argument(help="The folder a run left.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no summary; errors only.")]
 Sign = Annotated[Path | None, typer.Option("--sign", help="A key that signs the certificate; from: fedveil keys new.")]
 Mlflow = Annotated[
     str | None, typer.Option("--mlflow", help="Log what is released to this experiment of MLflow (extra mlflow).")
@@ -101,7 +99,7 @@ baselines = true
 def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None:
     """Schedule, noise and guarantees of a study; trains nothing, touches no row values."""
     if "question" in tables_of(study):
-        from fedveil.cli.ask import show_plan  # imported here because that file imports this one
+        from fedveil.cli.ask import show_plan  # loaded only where a file asks questions
 
         show_plan(study, False, as_json)
         return
@@ -326,17 +324,6 @@ def telling(quiet: bool, stage: Callable[[str], None]) -> System:
             console.print("Note, not published: and more of that kind.", highlight=False)
 
     return System(tell=stage, note=note)
-
-
-def report_sites(quiet: bool) -> Callable[[str, str], None]:
-    """Return a function that reports on standard error which site was asked, has answered or has failed."""
-    console = Console(stderr=True)
-
-    def tell(site: str, state: str) -> None:
-        if not quiet and state != "asked":
-            console.print(f"{site} {state}", highlight=False)
-
-    return tell
 
 
 def show_result(result: Result, quiet: bool, as_json: bool) -> None:

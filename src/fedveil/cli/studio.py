@@ -28,7 +28,7 @@ def studio(
     """Design, sign, run, watch and explore studies in a browser, on this machine alone."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise NotAvailable("The studio needs two more packages: pip install 'fedveil[studio]'.")
-    from fedveil.studio.serve import serve  # imported here because only this command needs a web server
+    from fedveil.studio.app import serve  # imported here because only this command needs a web server
 
     def tell(address: str) -> None:
         out().print(f"studio: {address}", soft_wrap=True)

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from fedveil.certificate.stage_words import ROWS
-from fedveil.cli.progress import progress, waiting
+from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show, tell_guarantees, tell_total, total_json
-from fedveil.cli.studies import Quiet, report_sites
 from fedveil.core.errors import require
 from fedveil.engine.system import System
 from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on

@@ -13,7 +13,7 @@ from fedveil.core.errors import BadValue, require
 from fedveil.data.load import Loaded
 from fedveil.data.records import may_share_clients
 from fedveil.data.spec import Source
-from fedveil.ledger import Ledger
+from fedveil.ledger.books import Ledger
 from fedveil.ledger.place import default_place, open_books
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Books, Study

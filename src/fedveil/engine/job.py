@@ -21,9 +21,9 @@ from fedveil.engine.ending import LAST, destroy_secrets, end_release, has_releas
 from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.engine.sums import check_ready
 from fedveil.engine.system import System
-from fedveil.ledger import Entry, Ledger
-from fedveil.ledger.place import POINTER, Sited, open_books
-from fedveil.ledger.transaction import Transaction, caps_of, moment
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import Entry
+from fedveil.ledger.place import POINTER, Sited, Transaction, caps_of, moment, open_books
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.planning.plan import AnyPlan, charged_text
 

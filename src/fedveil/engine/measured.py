@@ -26,11 +26,10 @@ from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.synthesise.asking import empty_table
 from fedveil.stages.synthesise.budget import synthesis_plan
-from fedveil.stages.synthesise.cells import day_of
 from fedveil.stages.synthesise.generator import Generator
 from fedveil.stages.synthesise.learn import learned_generator
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.table import Table, table_of
+from fedveil.stages.synthesise.table import Table, day_of, table_of
 
 Program = Callable[[Measures], bytes]  # what is released, from the noisy sums
 

@@ -27,12 +27,13 @@ from fedveil.engine.job import Bound, Job, Release, Started, conduct
 from fedveil.engine.measure import measure
 from fedveil.engine.run import Cells, Released, Rows, evaluate, prepare, release_of, run_stages
 from fedveil.engine.system import Progress, System
-from fedveil.ledger import Entry, Ledger
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.entry import Entry
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.design import Planned
 from fedveil.planning.plan import Plan, starting_from
 from fedveil.planning.study import Study
-from fedveil.planning.tune_request import Candidate
+from fedveil.planning.tuning import Candidate
 from fedveil.privacy.target import Target
 from fedveil.stages.measuring import Known
 from fedveil.stages.prepare.budget import fitting, settled

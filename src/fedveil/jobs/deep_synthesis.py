@@ -16,10 +16,10 @@ from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import known, table
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
-from fedveil.engine.deep_quality import deep_quality
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
 from fedveil.engine.measured import check_secret
 from fedveil.engine.study import conduct_study
+from fedveil.engine.synthetic_quality import deep_quality
 from fedveil.engine.system import Progress, System
 from fedveil.jobs.local import ReadTables, concluded, open_any_study, with_function
 from fedveil.models.loss import NetworkLoss

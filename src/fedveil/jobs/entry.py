@@ -20,8 +20,7 @@ from fedveil.engine.measured import Measuring, Place, conduct_measured
 from fedveil.engine.run import Rows
 from fedveil.engine.system import System
 from fedveil.jobs.draft.columns import DATES, Columns, Kind, columns_of
-from fedveil.jobs.draft.from_profile import with_profile
-from fedveil.jobs.draft.study import Draft, DraftColumns, DraftPrivacy, DraftTarget, usual_delta
+from fedveil.jobs.draft.study import Draft, DraftColumns, DraftPrivacy, DraftTarget, usual_delta, with_profile
 from fedveil.ledger.place import POINTER
 from fedveil.planning.study import Books
 from fedveil.privacy.target import Target

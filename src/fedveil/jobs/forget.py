@@ -33,8 +33,7 @@ from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
 from fedveil.planning.study import Study
 from fedveil.release.bundle import Bundle
-from fedveil.signing.keys import SigningKey
-from fedveil.signing.signature import Signature
+from fedveil.signing import Signature, SigningKey
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.sums import FILE as LEARNED

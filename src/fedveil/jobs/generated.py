@@ -20,7 +20,7 @@ from fedveil.release.generating import FILE as DRAWING
 from fedveil.release.generating import Columns, DeepGenerator, Drawing
 from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.synthesise.generator import FILE, Generator
-from fedveil.stages.synthesise.rows import draw_rows, header
+from fedveil.stages.synthesise.quality import draw_rows, header
 from fedveil.version import __version__
 
 

@@ -39,9 +39,8 @@ from fedveil.release.bundle import Bundle
 from fedveil.release.model import ReleasedModel
 from fedveil.release.personal import FILE as PERSONAL
 from fedveil.release.tracking import log_to_mlflow
-from fedveil.signing.keys import SigningKey, read_key
-from fedveil.signing.signature import FILE as SIGNATURE
-from fedveil.signing.signature import Signature, check_signature, signature_in
+from fedveil.signing import FILE as SIGNATURE
+from fedveil.signing import Signature, SigningKey, check_signature, read_key, signature_in
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.sums import FILE as LEARNED

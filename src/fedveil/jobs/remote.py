@@ -30,7 +30,7 @@ from fedveil.federation.site.data import same_clients
 from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, remember_study, signing_key
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study, read_study_without_data
-from fedveil.signing.keys import SigningKey
+from fedveil.signing import SigningKey
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.protocol import Consortium
 

@@ -15,8 +15,8 @@ from fedveil.jobs.remote import Tell, Watch, check_open, conversation, deployed,
 from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
 from fedveil.planning.study import Study
 from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.synthesise.quality import check_rows
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.rows import check_rows
 
 
 @dataclass(frozen=True, slots=True)

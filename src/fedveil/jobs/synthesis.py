@@ -29,8 +29,8 @@ from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared, open_columns
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.synthesise.generator import FILE, Generator
+from fedveil.stages.synthesise.quality import check_rows, csv_parts
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.rows import check_rows, csv_parts
 from fedveil.version import __version__
 
 Described = str | Path | Mapping[str, Any]  # a study file, or its tables

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedveil.core.errors import FedveilError
+from fedveil.ledger.books import budget_of, epsilon_of, question_of, spent_by, total_spent
 from fedveil.ledger.budget import Cap, Cost, total
 from fedveil.ledger.costs import Charged, Question, Rule, composed
 from fedveil.ledger.entry import Entry
-from fedveil.ledger.filter import budget_of, epsilon_of, question_of, spent_by, total_spent
 from fedveil.planning.plan import read_any_plan
 from fedveil.planning.promises import ADVERSARIES
 

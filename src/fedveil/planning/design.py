@@ -18,9 +18,8 @@ from fedveil.privacy.passes import COSTS_MORE, NAME
 from fedveil.stages.evaluate.statement import Evaluation
 from fedveil.stages.prepare.budget import largest_within, left_for_training
 from fedveil.stages.sums import NoisySums
-from fedveil.stages.train.auto import AutoRequest
 from fedveil.stages.train.base import Method
-from fedveil.stages.train.registry import DEFAULT, KINDS, request_type, why_not
+from fedveil.stages.train.registry import DEFAULT, KINDS, AutoRequest, request_type, why_not
 from fedveil.stages.train.request import AlgorithmRequest, Draft, Task
 
 _LEAST_EPSILON = 1e-4

@@ -35,9 +35,9 @@ from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
 from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.stage import Stage, SumsStage
 from fedveil.stages.sums import NO_SUMS, NoisySums
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.method import Hidden, hidden_of
 from fedveil.stages.train.registry import KINDS, pulls_when_empty, read_method
-from fedveil.stages.train.stage import Training
 
 FORMAT = 1
 

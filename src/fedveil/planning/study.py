@@ -17,8 +17,7 @@ from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import ModelPlan
 from fedveil.planning.design import Planned, make_plan, read_request, shared_budget
 from fedveil.planning.plan import HeldOutRecords, Origin
-from fedveil.planning.tune_request import NOT_TUNED, Candidate, TuneRequest, read_tune
-from fedveil.planning.tuned_plan import Design, tuned
+from fedveil.planning.tuning import NOT_TUNED, Candidate, Design, TuneRequest, read_tune, tuned
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust

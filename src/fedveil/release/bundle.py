@@ -27,8 +27,8 @@ from fedveil.data.row_rule import RowRule
 from fedveil.planning.plan import Plan, read_plan
 from fedveil.release.personal import FILE as PERSONAL
 from fedveil.release.personal import Personal
-from fedveil.signing.signature import FILE as SIGNATURE
-from fedveil.signing.signature import Signature
+from fedveil.signing import FILE as SIGNATURE
+from fedveil.signing import Signature
 
 FILE: Final = "bundle.zip"
 _RECORDS: Final = ("plan.toml", "model.npz", "certificate.json")

@@ -6,8 +6,10 @@
 array(['yes', 'no'], dtype='<U3')
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from fedveil.core.errors import BadValue, require
 from fedveil.core.importing import Allowed, allowed_now, check_allowed
 from fedveil.core.values import Indices, Matrix, Vector
+from fedveil.data.cells import refuse_nul
 from fedveil.data.column import Cells, Mask, Place
 from fedveil.data.row_rule import Absent, RowRule
 from fedveil.models.adjusted import likeliest, probabilities
@@ -25,10 +28,119 @@ from fedveil.models.loss import Loss
 from fedveil.models.survival import risks, survivals
 from fedveil.planning.plan import Plan
 from fedveil.release.bundle import Bundle
-from fedveil.release.given import columns_given
-from fedveil.release.page import card, summary
 from fedveil.release.personal import decide
 from fedveil.release.shapes import shapes_of
+
+# Records as a Python program has them: named columns, a data frame, or an array, all read as named columns.
+
+_MISSING = ("NAType", "NaTType")  # of pandas, which need not be installed
+
+
+def columns_given(X: Any, names: tuple[str, ...]) -> dict[str, Cells]:
+    """Return the columns of ``X`` by name; an array's columns are ``names``, in that order."""
+    if isinstance(X, Mapping):
+        return {str(name): _column(str(name), values) for name, values in X.items()}
+    titles = getattr(X, "column_names", None)  # a table of Arrow has these, a frame of pandas or polars the others
+    titles = getattr(X, "columns", None) if titles is None else titles
+    if titles is not None:
+        return {str(name): _column(str(name), X[name]) for name in titles}
+    array = _array(X)
+    require(array.ndim == 2, "X", "have rows and columns", array.shape, "One record is [[...]].")
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    require(array.shape[1] == len(names), "X", f"have the model's {len(names)} columns ({shown})", array.shape[1])
+    return {name: _column(name, array[:, index]) for index, name in enumerate(names)}
+
+
+def _array(X: Any) -> Any:
+    try:
+        array = np.asarray(X)
+        if array.dtype.kind in "US":  # numbers among texts would be spelt by numpy
+            array = np.asarray(X, dtype=object)
+    except ValueError as error:
+        raise BadValue(f"X must be an array with rows of equal length: {error}.") from error
+    return array
+
+
+def _column(name: str, values: Any) -> Cells:
+    """One-dimensional numbers or texts; None, NaN and what pandas has for them are missing values among texts.
+
+    A truth value among other objects is a number, as in a column of truth values: otherwise a gap in one record, which
+    makes objects of the whole column, would turn numbers into texts.
+    """
+    cells = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
+    require(cells.ndim == 1, f"The column {name!r}", "have one value a record", cells.shape)
+    if cells.dtype.kind in "biufU":
+        return np.asarray(cells)
+    if cells.dtype.kind in "mM":  # numpy would count them from 1970
+        cells = cells.astype(np.str_)
+    spelt = [_as_text(cell) for cell in cells.tolist()]
+    refuse_nul(spelt, name, "the data")
+    return np.array(spelt, dtype=np.str_)
+
+
+def _as_text(cell: Any) -> str:
+    if cell is None or type(cell).__name__ in _MISSING or (isinstance(cell, str) and cell == "NaT"):
+        return "nan"
+    return str(int(cell)) if isinstance(cell, bool | np.bool_) else str(cell)
+
+
+# How a model shows itself: one line for a terminal, a small table for a notebook.
+
+
+def summary(bundle: Bundle) -> str:
+    """One line: what it is, what it predicts from what, what it promises."""
+    plan, known = bundle.plan, bundle.preparation
+    columns = plan.real_features if known is None else len(known.columns)
+    return f"ReleasedModel({plan.name!r}: {plan.model.kind}, {columns} columns, {_promise(bundle)})"
+
+
+def card(bundle: Bundle) -> str:
+    """Return a table, without scripts or styles from elsewhere; every text is escaped."""
+    plan, known = bundle.plan, bundle.preparation
+    names = () if known is None else known.names
+    rows = [
+        ("model", f"{plan.model.kind}, {bundle.parameters.size:,} parameters"),
+        ("predicts", _predicts(bundle)),
+        ("columns", _join_names(names) or f"{plan.real_features} prepared features"),
+        ("trained on", f"{plan.data.records:,} records of {plan.data.holders}"),
+        ("promise", _promise(bundle)),
+        ("plan", plan.hash[:16] + "..."),
+    ]
+    cells = "".join(
+        f'<tr><th scope="row" style="text-align:left">{escape(name)}</th>'
+        f'<td style="text-align:left">{escape(text)}</td></tr>'
+        for name, text in rows
+    )
+    title = f'<caption style="text-align:left"><strong>{escape(plan.name)}</strong></caption>'
+    return f"<table>{title}<tbody>{cells}</tbody></table>"
+
+
+def _predicts(bundle: Bundle) -> str:
+    known, classes = bundle.preparation, bundle.plan.data.classes
+    name = known.labels.name if known is not None and known.labels.name else "the target"
+    if not classes:
+        return f"{name}, a number"
+    words = known.labels.classes if known is not None else tuple(str(k) for k in range(classes))
+    return f"{name}: {_join_names(words)}"
+
+
+def _join_names(words: tuple[str, ...], most: int = 12) -> str:
+    return ", ".join(words[:most]) + (f", ... ({len(words)})" if len(words) > most else "")
+
+
+def _promise(bundle: Bundle) -> str:
+    """Epsilon rounded up, against the observer that the plan was made for."""
+    if bundle.personal is not None and bundle.personal.own:
+        return f"the own model of {bundle.personal.client}: NOT PRIVATE if it is shown to others"
+    target = bundle.plan.target
+    rows = bundle.certificate.get("guarantees") or []
+    guarantee: dict[str, Any] = next((row for row in rows if row.get("adversary") == target.adversary), {})
+    epsilon = guarantee.get("epsilon")
+    if bundle.certificate.get("private") is not True or not isinstance(epsilon, int | float):
+        return "NOT PRIVATE"
+    shown = math.ceil(epsilon * 10_000) / 10_000
+    return f"epsilon {shown:g} at delta {target.delta:g} for one {target.unit}"
+
 
 Array = NDArray[Any]
 

@@ -13,9 +13,8 @@ from fedveil.certificate.certify import Certificate, MeasuredCertificate
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Greys, Row, legend, rows_chart, small_bars, squares_chart, strip
 from fedveil.report.markup import Markup, code, column_page, figure, note, paragraph, section, table, tag
-from fedveil.stages.synthesise.cells import DateCells, NumberCells
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.stages.synthesise.merging import added
+from fedveil.stages.synthesise.table import DateCells, NumberCells, added
 
 _MOST_COLUMNS = 24  # in a picture
 

@@ -27,7 +27,7 @@ from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
 from fedveil.report.quality import PrivateEvaluation, Quality, answer_name, counted_of, intervals_of, quality_of
 from fedveil.report.shapes import Shape, shapes_in
-from fedveil.signing.signature import signature_in
+from fedveil.signing import signature_in
 
 _MOST_POINTS = 120  # most points of a schedule's lines
 

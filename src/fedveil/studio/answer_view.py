@@ -5,7 +5,7 @@ from typing import Any
 from fedveil.report import words
 from fedveil.report.charts import Row, axis, rows_chart
 from fedveil.report.markup import Markup, badge, concat, figure, note, paragraph, table, tag
-from fedveil.studio.sliders import Answer
+from fedveil.studio.state import Answer
 
 _STATES = {"exact": ("exact", "good"), "about": ("about", "warn")}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedveil.core.errors import FedveilError
 
 if TYPE_CHECKING:
-    from fedveil.signing.signature import Signature
+    from fedveil.signing import Signature
 
 
 def approval_file(study: Path) -> Path:
@@ -21,7 +21,7 @@ def approval_file(study: Path) -> Path:
 
 def read_approval(study: Path) -> "Signature | None":
     """Return the approval beside a study, not yet held against a plan; None if there is none that can be read."""
-    from fedveil.signing.signature import Signature  # loads the library of signatures
+    from fedveil.signing import Signature  # loads the library of signatures
 
     try:
         return Signature.read(approval_file(study).read_bytes())

@@ -5,12 +5,11 @@ from typing import Any
 
 from fedveil.core.errors import FedveilError
 from fedveil.data.load import Loaded
-from fedveil.jobs.compare.candidates import candidates
-from fedveil.jobs.compare.result import Entry, View
+from fedveil.jobs.compare import Entry, View, candidates
 from fedveil.planning.design import Planned
 from fedveil.planning.promises import promise
 from fedveil.planning.study import Study
-from fedveil.planning.tune_request import NOT_TUNED
+from fedveil.planning.tuning import NOT_TUNED
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.studio.questions import planned_study, read, sizes_of

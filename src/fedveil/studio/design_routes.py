@@ -11,7 +11,7 @@ from starlette.routing import Route
 from fedveil.core.errors import BadValue, require
 from fedveil.report.markup import Markup, table
 from fedveil.report.words import epsilon_text
-from fedveil.studio import reading
+from fedveil.studio import gate
 from fedveil.studio.answer_view import answer_view
 from fedveil.studio.choices import chosen, with_choice
 from fedveil.studio.design_page import compare_page, design_page, start_page, table_page
@@ -19,8 +19,7 @@ from fedveil.studio.edit import tables_in
 from fedveil.studio.layout import address_of
 from fedveil.studio.places import TABLES, check_paths, sources_in, stamps
 from fedveil.studio.sentences import Refused, sentence_of
-from fedveil.studio.sliders import Point, frame_of, target_of
-from fedveil.studio.state import Studio, html_response
+from fedveil.studio.state import Point, Studio, frame_of, html_response, target_of
 
 EXAMPLES = {
     "hospitals": "Tumours: four hospitals, columns nobody has described",
@@ -74,7 +73,7 @@ class Design:
 
     async def draft(self, request: Request) -> Response:
         """Draft the study for a table, and show it."""
-        given = await reading.form(request, self._studio.known.form)
+        given = await gate.form(request, self._studio.known.form)
         data, folder = given.get("data", ""), self._studio.folder
         stem = folder.existing(data, "The table").name.partition(".")[0] or "study"
         out = folder.name(folder.free(stem, ".toml"))
@@ -98,7 +97,7 @@ class Design:
 
     async def example(self, request: Request) -> Response:
         """Copy an example into the working folder, and show it."""
-        given = await reading.form(request, self._studio.known.form)
+        given = await gate.form(request, self._studio.known.form)
         name = given.get("name", "")
         require(name in EXAMPLES, "The example", f"be one of {', '.join(EXAMPLES)}", name[:60])
         text = files("fedveil.studio").joinpath("examples", f"{name}.toml").read_text(encoding="utf-8")
@@ -113,13 +112,13 @@ class Design:
         require(right, "The file", f"be a table: {', '.join(TABLES)}", name[:60])
         path = self._studio.folder.inside(name)
         require(not path.exists(), "The file", "have a new name", name, "Nothing is overwritten.")
-        await reading.upload(request, self._studio.known.form, path, self._studio.upload_limit)
+        await gate.upload(request, self._studio.known.form, path, self._studio.upload_limit)
         return JSONResponse({"open": address_of("/table", data=name)})
 
     async def choose(self, request: Request) -> Response:
         """Write a choice into the study's text."""
         given = await self._given(request)
-        text = with_choice(reading.text_in(given, "text"), given.get("name"), given.get("value"))
+        text = with_choice(gate.text_in(given, "text"), given.get("name"), given.get("value"))
         return JSONResponse({"text": text, "chosen": chosen(text)})
 
     async def check(self, request: Request) -> Response:
@@ -159,7 +158,7 @@ class Design:
     async def save(self, request: Request) -> Response:
         """Write the study file."""
         given = await self._given(request)
-        seen = self._studio.save(given.get("study"), reading.text_in(given, "text"), given.get("seen"))
+        seen = self._studio.save(given.get("study"), gate.text_in(given, "text"), given.get("seen"))
         return JSONResponse({"seen": seen})
 
     def compare_page(self, request: Request) -> Response:
@@ -178,7 +177,7 @@ class Design:
         return JSONResponse({"html": _side_by_side(rows)})
 
     async def _given(self, request: Request) -> dict[str, Any]:
-        return await reading.content(request, self._studio.known.form)
+        return await gate.content(request, self._studio.known.form)
 
     def _frame(self, asked: dict[str, Any]) -> str:
         """Return the name under which the sliders keep answers about this text and these data."""
@@ -191,7 +190,7 @@ class Design:
 
     def _asked(self, given: dict[str, Any]) -> dict[str, Any]:
         path = self._studio.folder.inside(given.get("study"), "The study file")
-        return {"text": reading.text_in(given, "text"), "base": str(path.parent)}
+        return {"text": gate.text_in(given, "text"), "base": str(path.parent)}
 
 
 def _side_by_side(rows: list[dict[str, Any]]) -> Markup:

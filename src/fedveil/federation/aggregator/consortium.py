@@ -132,7 +132,7 @@ def _whole(owners: list[tuple[Indices, Indices]], count: int) -> Indices:
 
 # What the sites say about their columns: the rule that they share, or the outline of one that is to be learned.
 
-_MOST_COLUMNS = 2**24  # bytes of a description
+_MOST_BYTES = 2**24  # bytes of a description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ def _columns(given: Any) -> Described:
 
 
 def _read(block: bytes, how: Any) -> Any:
-    require(len(block) <= _MOST_COLUMNS, "A site's description", f"have at most {_MOST} bytes", len(block))
+    require(len(block) <= _MOST_BYTES, "A site's description", f"have at most {_MOST_BYTES} bytes", len(block))
     try:
         return how(read_object(block, "A site's description"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -13,8 +13,8 @@ from fedveil.federation.aggregator.across import Across
 from fedveil.federation.aggregator.consortium import Described
 from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.agreements import Carried
-from fedveil.ledger import Ledger
-from fedveil.ledger.transaction import Transaction, caps_of, moment
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.place import Transaction, caps_of, moment
 from fedveil.planning.plan import read_any_plan
 from fedveil.planning.study import Study
 from fedveil.stages.protocol import Consortium

@@ -38,7 +38,7 @@ from fedveil.federation.site.masked import MaskedSite, draw_mask_key, masked_sta
 from fedveil.federation.site.record import KeptAnswer, Record, World
 from fedveil.federation.site.stages import MEMORY, SiteStages
 from fedveil.federation.site.state import SiteState, save_state
-from fedveil.ledger import Cap, CapExceeded
+from fedveil.ledger.budget import Cap, CapExceeded
 from fedveil.ledger.costs import covered
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan

@@ -27,8 +27,9 @@ from fedveil.engine.study import write_notes
 from fedveil.federation.agreements import KEY_FILE, MASK_KEY, Carried
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.state import load_state
-from fedveil.ledger import Cap, Ledger
-from fedveil.ledger.transaction import Transaction, moment
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap
+from fedveil.ledger.place import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.planning.plan import Plan
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan

@@ -37,11 +37,10 @@ from fedveil.stages.protocol import Answering, needed_row
 from fedveil.stages.stage import Stage
 from fedveil.stages.sums import STEPS, Measurement, Sums, root_up
 from fedveil.stages.synthesise.asking import Question
-from fedveil.stages.synthesise.cells import NumberCells, WordCells
-from fedveil.stages.synthesise.table import Table, TableCounts
+from fedveil.stages.synthesise.table import NumberCells, Table, TableCounts, WordCells
 from fedveil.stages.train.acting import acts_of
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.rounds import packed, unpacked
-from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedveil.core.errors import require
-from fedveil.ledger import Cap, Cost, Ledger
-from fedveil.ledger.transaction import Transaction
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap, Cost
+from fedveil.ledger.place import Transaction
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 

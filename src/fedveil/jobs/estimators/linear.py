@@ -1,33 +1,241 @@
 """What the private estimators share: from their parameters to a fit, and from the fitted weights to scores."""
 
+import hashlib
+import os
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.kernel_approximation import PolynomialCountSketch, RBFSampler
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, PolynomialFeatures, SplineTransformer
+from sklearn.random_projection import BaseRandomProjection
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedveil.certificate.assumptions import Assumption
-from fedveil.certificate.certify import Certificate
+from fedveil.certificate.assumptions import Assumption, assumptions
+from fedveil.certificate.certify import Certificate, Guarantee
 from fedveil.core.errors import BadValue, require
 from fedveil.core.tables import filled
-from fedveil.core.values import Vector
+from fedveil.core.values import Matrix, Vector
 from fedveil.data.records import Records
 from fedveil.data.split import natural_owners
+from fedveil.engine.train import train
 from fedveil.jobs.estimators.budget import Budget
-from fedveil.jobs.estimators.fitting import Fitted, Learning, fit
-from fedveil.jobs.estimators.preparing import outline_of, planned, request_of, unsure_range
-from fedveil.jobs.estimators.rows import StatedRows
-from fedveil.jobs.estimators.surroundings import steps_that_learn, unaccounted_steps, unbudgeted_search
-from fedveil.ledger.costs import cost_of
+from fedveil.jobs.estimators.preparing import (
+    LearnedRows,
+    StatedRows,
+    outline_of,
+    planned,
+    prepared,
+    request_of,
+    unsure_range,
+)
+from fedveil.jobs.estimators.preparing import plan_of as prepared_plan
+from fedveil.ledger.costs import cost_of, covered
 from fedveil.models.spec import ModelPlan
-from fedveil.planning.design import read_request
+from fedveil.noise.entropy import Entropy
+from fedveil.planning.design import make_plan, read_request
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.privacy.target import Target
+from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.request import BOUND
-from fedveil.stages.train.request import ScheduleRequest, Task
+from fedveil.stages.sums import NoisySums
+from fedveil.stages.train.request import AlgorithmRequest, ScheduleRequest, Task
+from fedveil.version import __version__
+
+# One fit: planned from public quantities, charged, trained in memory, certified.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Learning:
+    """The cells that rows are to be made of, what is public about them, and what is measured.
+
+    ``numbers``: what is to be predicted in its own unit, where its range is to be learned.
+    """
+
+    X: Matrix
+    numbers: Vector | None
+    outline: Outline
+    preparation: NoisySums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fitted:
+    """The model, the plan it came from, the run's name, and what the estimator itself assumed.
+
+    ``rule``: the rule for rows, where it was learned; it is part of the model.
+    """
+
+    model: Vector
+    plan: Plan
+    run: str
+    declared: tuple[Assumption, ...]
+    rule: LearnedRows | None = None
+
+    def certificate(self) -> Certificate:
+        """Return what this fit promises to each observer."""
+        guarantees = tuple(
+            Guarantee(
+                adversary=adversary,
+                answer=promise(self.plan, adversary),
+                assumptions=(*assumptions(self.plan, adversary), *self.declared),
+            )
+            for adversary in ADVERSARIES
+        )
+        released = {
+            "what": "the final model",
+            "file": "coef_, intercept_",
+            "sha256": hashlib.sha256(_bytes(self.model, self.rule)).hexdigest(),
+            "covered": covered(self.plan),
+        }
+        if self.rule is not None:
+            released["what"] = "the final model and the preparation that was learned for it"
+            released["file"] = "coef_, intercept_, rule_"
+        return Certificate(
+            plan=self.plan, run=self.run, version=__version__, guarantees=guarantees, released=(released,)
+        )
+
+
+def fit(
+    records: Records,
+    request: AlgorithmRequest,
+    task: Task,
+    *,
+    seed: int | None,
+    budget: Budget | None,
+    declared: tuple[Assumption, ...],
+    learning: Learning | None = None,
+) -> Fitted:
+    """Train; with a ``budget`` the whole cost is charged before the first record is looked at.
+
+    ``learning``: what the rows of ``records`` are made of, where the rule for them is to be learned.
+    """
+    if learning is None:
+        plan = plan_of(request, task, seed is not None)  # type: ignore[arg-type]  # schedule are frozen, so they hash
+    else:
+        plan = prepared_plan(request, task, learning.preparation, seed is not None)  # type: ignore[arg-type]
+    run = os.urandom(16).hex()
+    if budget is not None:
+        budget.charge(run, plan)
+    entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed)
+    rule = None
+    if learning is not None:
+        rule, records = prepared(plan, learning.outline, learning.X, learning.numbers, records, entropy)
+    model = train(plan, records, entropy).model
+    if budget is not None:
+        budget.release(run, _bytes(model, rule))
+    return Fitted(model=model, plan=plan, run=run, declared=declared, rule=rule)
+
+
+@lru_cache(maxsize=128)
+def plan_of(request: AlgorithmRequest, task: Task, seeded: bool) -> Plan:
+    """Return the plan of a fit; cached.
+
+    Designing takes most of a fit's time and depends only on public quantities, so folds of the same size share a plan.
+    """
+    return make_plan("estimator", request, task, seeded=seeded).plan
+
+
+def _bytes(model: Vector, rule: LearnedRows | None = None) -> bytes:
+    learned = b"" if rule is None else rule.learned.text().encode() + repr(rule.target).encode()
+    return bytes(model.astype("<f8").tobytes()) + learned
+
+
+# Notice who fits an estimator: a search that fits it many times, or a pipeline with steps that learn without noise.
+#
+# Both are read off the call stack. scikit-learn hands an estimator nothing but arrays, so there is no other way to see
+# that they come from a scaler that was fitted to the same records.
+
+_FITS_MANY = ("sklearn.model_selection._validation", "_fit_and_score")  # what fits each copy on each fold
+_DEEPEST = 60  # frames above a fit that are looked at; a pipeline adds a few
+_SHAPES_ALONE = (PolynomialFeatures, PolynomialCountSketch, RBFSampler, BaseRandomProjection, FrozenEstimator)
+
+
+def unbudgeted_search(budget: Budget | None) -> str | None:
+    """Return a warning if this fit is one of many that nobody adds up; None otherwise."""
+    searched = any((one.f_globals.get("__name__"), one.f_code.co_name) == _FITS_MANY for one in _frames())
+    if budget is not None or not searched:
+        return None
+    return (
+        "This fit is one of many, by a search or a cross-validation, and no budget adds them up: each fold and each "
+        "setting is a release of its own. Give budget=Budget(...), or search with: fedveil tune."
+    )
+
+
+def unaccounted_steps(learned: tuple[str, ...]) -> str | None:
+    """Return a warning about steps that were fitted to the records before this fit; None if there are none."""
+    if not learned:
+        return None
+    return (
+        f"{', '.join(learned)} in the pipeline learned from the same records without noise, and no certificate covers "
+        "it. Leave such steps out (the estimator scales its columns itself, privately), or use steps that learn "
+        "nothing, such as FunctionTransformer."
+    )
+
+
+def steps_that_learn() -> tuple[str, ...]:
+    """Return the names of the steps, in pipelines that are being fitted now, that learn from records."""
+    found: list[str] = []
+    for frame in _frames():
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Pipeline) and frame.f_code.co_name.startswith("fit"):
+            found += [name for _, step in owner.steps[:-1] for name in learned_by(step)]
+    return tuple(dict.fromkeys(found))
+
+
+def learned_by(step: Any) -> Iterator[str]:
+    """Yield the name of each transformer in a step whose fit looks at the values of records.
+
+    scikit-learn's tag says which transformers need no fit. Some others learn no more than how many columns there are.
+    """
+    match step:
+        case None | str():  # "passthrough", "drop"
+            return
+        case Pipeline():
+            inner = [one for _, one in step.steps]
+        case FeatureUnion():
+            inner = [one for _, one in step.transformer_list]
+        case ColumnTransformer():
+            inner = [*(one[1] for one in step.transformers), step.remainder]
+        case _:
+            if not _learns_nothing(step):
+                yield type(step).__name__
+            return
+    for one in inner:
+        yield from learned_by(one)
+
+
+def _learns_nothing(step: Any) -> bool:
+    match step:
+        case OneHotEncoder() | OrdinalEncoder():
+            return not isinstance(step.categories, str)
+        case SimpleImputer():
+            return step.strategy == "constant" and step.fill_value is not None
+        case SplineTransformer():
+            return isinstance(step.knots, np.ndarray)
+        case _:
+            return isinstance(step, _SHAPES_ALONE) or not get_tags(step).requires_fit
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
 
 
 class PrivateLinear(BaseEstimator):  # type: ignore[misc]

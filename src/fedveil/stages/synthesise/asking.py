@@ -21,11 +21,10 @@ from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.measuring import Asked, Known
 from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.sums import Measurement
-from fedveil.stages.synthesise.cells import Cells, cells_from
 from fedveil.stages.synthesise.fit import Clique
 from fedveil.stages.synthesise.learn import cells_in
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.table import Counted, Table, TableCounts, check_norm
+from fedveil.stages.synthesise.table import Cells, Counted, Table, TableCounts, cells_from, check_norm
 
 _WHAT = "A question of a generator"
 

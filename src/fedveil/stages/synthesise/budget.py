@@ -20,9 +20,9 @@ from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.learned import threshold_of
 from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
-from fedveil.stages.synthesise.cells import MOST_WORDS, WHOLE
 from fedveil.stages.synthesise.generator import FILE
 from fedveil.stages.synthesise.request import GeneratorRequest
+from fedveil.stages.synthesise.table import MOST_WORDS, WHOLE
 
 _WEIGHTS: Final = {"ranges": 0.06, "categories": 0.08, "ones": 0.2, "pairs": 0.2, "cliques": 0.6}
 _SLIP: Final = 0.005  # of delta, for words that should not have been shown

@@ -12,9 +12,8 @@ import numpy as np
 from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Vector
-from fedveil.stages.synthesise.cells import Cells, NumberCells, WordCells, cells_from
 from fedveil.stages.synthesise.fit import Clique, Fitted, Table, junction_tree
-from fedveil.stages.synthesise.merging import added
+from fedveil.stages.synthesise.table import Cells, NumberCells, WordCells, added, cells_from
 
 FILE: Final = "generator.json"
 FORMAT: Final = 1

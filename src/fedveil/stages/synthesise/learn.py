@@ -15,13 +15,27 @@ from fedveil.stages.prepare.learn import categories_in, ranges_in
 from fedveil.stages.prepare.ranges import Range
 from fedveil.stages.sums import Measurement, NoisySums
 from fedveil.stages.synthesise.budget import MEASURED_CELLS, most_pairs
-from fedveil.stages.synthesise.cells import SURE, Cells, DateCells, NumberCells, WordCells
-from fedveil.stages.synthesise.fit import Clique, Marginal, cells_of, fitted, junction_tree
+from fedveil.stages.synthesise.fit import Clique, Limits, Marginal, cells_of, chosen_pairs, fitted, junction_tree
 from fedveil.stages.synthesise.generator import Generator
-from fedveil.stages.synthesise.merging import CLEAR, added, indicator, merged_numbers, merged_words, shares_of
 from fedveil.stages.synthesise.request import GeneratorRequest
-from fedveil.stages.synthesise.select import Limits, chosen_pairs
-from fedveil.stages.synthesise.table import Counted, Table, check_norm, table_counts, tables_of
+from fedveil.stages.synthesise.table import (
+    CLEAR,
+    SURE,
+    Cells,
+    Counted,
+    DateCells,
+    NumberCells,
+    Table,
+    WordCells,
+    added,
+    check_norm,
+    indicator,
+    merged_numbers,
+    merged_words,
+    shares_of,
+    table_counts,
+    tables_of,
+)
 
 _STEPS: Final = 600  # of the last fit
 _RARE: Final = 0.02  # of the records: words below it are joined in the first look at all pairs

@@ -10,7 +10,7 @@ from fedveil.core.tables import filled, table
 from fedveil.core.values import number, whole
 from fedveil.models.torch.criteria import PRECISIONS
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.synthesise.cells import DateCells
+from fedveil.stages.synthesise.table import DateCells
 
 KIND: Final = "torch"
 VAE, MOMENTS, PAIR = "vae", "moments", "pair"

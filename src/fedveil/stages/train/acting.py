@@ -19,7 +19,7 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Fails, Noising, nobody_fails, plain_sum
 from fedveil.stages.protocol import Answering, Asking, Consortium, State
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.base import Training
 from fedveil.sums.seam import Summing
 from fedveil.wire.content import Content
 from fedveil.wire.keys import Card, Identity

@@ -22,8 +22,7 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.privacy.guarantee import Adversary
-from fedveil.stages.train.base import Method
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.base import Method, Training
 
 ATTACKED: Final = (  # of a method that is attacked
     Exclusion(

@@ -9,7 +9,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Adder
 from fedveil.stages.protocol import HERE, Consortium, State
 from fedveil.stages.train.acting import Acts, Interim, Session, Trained
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.base import Training
 from fedveil.wire.content import Content
 
 _NUMBER = 8  # bytes

@@ -7,11 +7,11 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Noising
 from fedveil.stages.protocol import Answering, Consortium
 from fedveil.stages.train.acting import Acts, Train, TrainAsking
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.chosen import train_chosen
 from fedveil.stages.train.dpsgd.sides import sides_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of, train_network
 from fedveil.stages.train.dpsgd.windows import train_windows
-from fedveil.stages.train.stage import Training
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 

@@ -17,11 +17,11 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import LARGEST_PART
 from fedveil.stages.protocol import Away, Memory, needed_row, nobody
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.client import Client
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.steps import clients_of, dpsgd_of
 from fedveil.stages.train.optimiser import project
-from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

@@ -11,12 +11,12 @@ import numpy as np
 from fedveil.core.values import Indices, Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.protocol import LOOSE, TAIL, Consortium, State, Total
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.answering import unit_of
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.settings import ClientSettings
 from fedveil.stages.train.dpsgd.steps import dpsgd_of, released
 from fedveil.stages.train.optimiser import project
-from fedveil.stages.train.stage import Training
 from fedveil.wire.content import Content
 
 

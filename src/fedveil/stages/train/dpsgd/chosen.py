@@ -15,7 +15,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Adder
 from fedveil.stages.protocol import Consortium, State
 from fedveil.stages.train.acting import Session, Trained
-from fedveil.stages.train.choosing import Choice, Purse, plateau
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.answering import DpSgdAnswering
 from fedveil.stages.train.dpsgd.asking import DpSgdAsking
 from fedveil.stages.train.dpsgd.method import DpSgd
@@ -23,7 +23,7 @@ from fedveil.stages.train.dpsgd.rounds import costs_of_segments
 from fedveil.stages.train.dpsgd.shared import SharedAnswering, SharedAsking
 from fedveil.stages.train.dpsgd.sides import sides_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of
-from fedveil.stages.train.stage import Training
+from fedveil.stages.train.settings import Choice, Purse, plateau
 
 Rule = Callable[[Choice, Sequence[int], Sequence[float], Purse], int | None]
 

@@ -15,6 +15,7 @@ from fedveil.noise.entropy import Entropy, ranked
 from fedveil.noise.grid import Source, rounded_normal
 from fedveil.stages.train import draws
 from fedveil.stages.train.adaptive_clip import AdaptiveClip, no_belief
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.correlation import Attendance
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.settings import ClientSettings, Sampling, class_rate
@@ -29,7 +30,6 @@ from fedveil.stages.train.optimiser import (
     row_length,
     to_row,
 )
-from fedveil.stages.train.stage import Training
 from fedveil.sums import coding
 from fedveil.sums.coding import random_k, rotated, rotated_back, to_levels, top_k
 

@@ -22,11 +22,11 @@ from fedveil.privacy.mechanism import Compose, Gaussian, Mechanism
 from fedveil.privacy.target import Target
 from fedveil.stages.train.adaptive_clip import relative_error
 from fedveil.stages.train.base import Setup
-from fedveil.stages.train.choosing import widest_grid
 from fedveil.stages.train.correlation import NAME, Correlation
 from fedveil.stages.train.dpsgd.mixing import mixture
 from fedveil.stages.train.dpsgd.rounds import DpSgdRounds, costs_of_segments
 from fedveil.stages.train.dpsgd.settings import DRAWN, MOST_ROUNDS, ClientSettings, Clipping, Sampling, class_rate
+from fedveil.stages.train.settings import widest_grid
 from fedveil.stages.train.share_words import Row
 from fedveil.theory.binomial_tail import most_joined
 from fedveil.theory.grid import SAMPLER_DISTANCE

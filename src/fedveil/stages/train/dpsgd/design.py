@@ -20,7 +20,6 @@ from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import Mechanism, Numbers
 from fedveil.stages.train.adaptive_clip import design_clip
 from fedveil.stages.train.base import Method, Setup, expected
-from fedveil.stages.train.choosing import Choice
 from fedveil.stages.train.correlation import Correlation, growth_of
 from fedveil.stages.train.dpsgd.correlated_design import (
     ANY,
@@ -38,6 +37,7 @@ from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.request import Draft, Task, beside, check_beside
 from fedveil.stages.train.settings import (
     AdaptiveClipRequest,
+    Choice,
     ChooseRequest,
     CompressionRequest,
     CorrelationRequest,

@@ -25,7 +25,6 @@ from fedveil.privacy.target import Target
 from fedveil.stages.noise_shares import check_cohorts, check_range, variation, with_masks
 from fedveil.stages.train.adaptive_clip import AdaptiveClip
 from fedveil.stages.train.base import Setup, check_groups, read_groups, written
-from fedveil.stages.train.choosing import Choice
 from fedveil.stages.train.dpsgd.cost import (
     charged,
     charged_together,
@@ -50,7 +49,7 @@ from fedveil.stages.train.dpsgd.settings import (
     checked_weights,
 )
 from fedveil.stages.train.optimiser import Optimiser, check_average
-from fedveil.stages.train.settings import ADAPTIVE, CompressionRequest
+from fedveil.stages.train.settings import ADAPTIVE, Choice, CompressionRequest
 
 MOST_MESSAGES = 20_000_000
 

@@ -14,7 +14,7 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.protocol import Consortium
 from fedveil.stages.train.acting import Session
-from fedveil.stages.train.base import Method
+from fedveil.stages.train.base import Method, Training
 from fedveil.stages.train.dpsgd.acts import ACTS
 from fedveil.stages.train.dpsgd.client import Client, Sampler
 from fedveil.stages.train.dpsgd.clock import Journal
@@ -36,7 +36,6 @@ from fedveil.stages.train.observation import (
 )
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.rounds import rounds
-from fedveil.stages.train.stage import Training
 
 _LEAST_NOISE = 1e-6  # that a client may have: over its clip
 

@@ -10,11 +10,10 @@ from fedveil.accounting.calibrate import costs_of
 from fedveil.models.spec import ModelPlan
 from fedveil.stages.train.adaptive_clip import AdaptiveClip
 from fedveil.stages.train.base import EveryModelSeen, Setup
-from fedveil.stages.train.choosing import Choice, most
 from fedveil.stages.train.correlation import Correlation
 from fedveil.stages.train.dpsgd.settings import DEALT, DRAWN, ClientSettings, Clipping, Network, Sampling
 from fedveil.stages.train.optimiser import Optimiser
-from fedveil.stages.train.settings import CompressionRequest
+from fedveil.stages.train.settings import Choice, CompressionRequest, most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

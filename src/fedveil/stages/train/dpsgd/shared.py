@@ -22,12 +22,12 @@ from fedveil.stages.adding import LARGEST_PART, Noising
 from fedveil.stages.noise_shares import share_deviation
 from fedveil.stages.protocol import LOOSE, TAIL, Away, Consortium, Memory, State, Total, needed_row, nobody
 from fedveil.stages.train.adaptive_clip import no_belief
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.client import ClientSums
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.mixing import factor_of, in_window, mixture, window_noise
 from fedveil.stages.train.dpsgd.steps import dpsgd_of, records_by_client, released
 from fedveil.stages.train.optimiser import advance, begin, decayed, from_row, heading, project, row_length, to_row
-from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

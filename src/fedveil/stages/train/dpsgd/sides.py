@@ -12,11 +12,11 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Noising
 from fedveil.stages.protocol import Consortium
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.answering import DpSgdAnswering
 from fedveil.stages.train.dpsgd.asking import DpSgdAsking
 from fedveil.stages.train.dpsgd.shared import SharedAnswering, SharedAsking, noising_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of
-from fedveil.stages.train.stage import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,11 @@ from fedveil.core.values import Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.train.acting import Interim, Session, Tick, Trained
-from fedveil.stages.train.base import expected
+from fedveil.stages.train.base import Training, expected
 from fedveil.stages.train.dpsgd.client import Client, message_bytes
 from fedveil.stages.train.dpsgd.clock import Clock, Journal, scene_of
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.optimiser import averaged, project
-from fedveil.stages.train.stage import Training
 
 # What a run of DP-SGD in this process keeps between rounds, so that a run that was stopped goes on from there.
 #

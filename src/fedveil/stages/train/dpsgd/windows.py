@@ -20,11 +20,11 @@ from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Noising, noised
 from fedveil.stages.protocol import Consortium, State, Total
 from fedveil.stages.train.acting import Interim, Session, Trained
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.dpsgd.client import ClientSums
 from fedveil.stages.train.dpsgd.clock import Clock, Journal, scene_of
 from fedveil.stages.train.dpsgd.shared import SharedAnswering, SharedAsking, noising_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of
-from fedveil.stages.train.stage import Training
 
 
 def train_windows(

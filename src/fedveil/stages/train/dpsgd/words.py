@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.trust import Trust
 from fedveil.stages.train.base import Setup
-from fedveil.stages.train.choosing import Choice
 from fedveil.stages.train.dpsgd.cost import correlated_rows
 from fedveil.stages.train.dpsgd.method import DpSgd
+from fedveil.stages.train.settings import Choice
 from fedveil.stages.train.share_words import ADDED, SENT_ALWAYS, SUMS_ALONE, Row, company_rows, words_of
 
 _SHOWN = 6

@@ -19,9 +19,8 @@ from fedveil.data.records import Records
 from fedveil.models.loss import Loss, ScoredLoss, StackedLoss, UnclippedLoss
 from fedveil.models.rows import stacked_sum
 from fedveil.noise.entropy import Entropy
-from fedveil.stages.train.base import expected
+from fedveil.stages.train.base import Training, expected
 from fedveil.stages.train.fedavg.method import FedAvg
-from fedveil.stages.train.stage import Training
 
 # Local steps through the products of a client's records with each other, for clients with fewer records than
 # features.

@@ -13,9 +13,8 @@ from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.train.acting import Session
-from fedveil.stages.train.base import Method
-from fedveil.stages.train.fedavg.acts import ACTS
-from fedveil.stages.train.fedavg.answering import cohorts_of
+from fedveil.stages.train.base import Method, Training
+from fedveil.stages.train.fedavg.acts import ACTS, cohorts_of
 from fedveil.stages.train.fedavg.local import Held, Local, trained
 from fedveil.stages.train.fedavg.method import FedAvg, groups_of
 from fedveil.stages.train.fedavg.steps import (
@@ -39,7 +38,6 @@ from fedveil.stages.train.observation import (
 )
 from fedveil.stages.train.optimiser import project
 from fedveil.stages.train.rounds import rounds
-from fedveil.stages.train.stage import Training
 
 
 def _with_noise(plan: Training, factor: float) -> Method:

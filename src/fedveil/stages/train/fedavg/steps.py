@@ -17,11 +17,10 @@ from fedveil.noise.correlated import CorrelatedNoise
 from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.stages.noise_shares import share_deviation
-from fedveil.stages.train.base import expected
+from fedveil.stages.train.base import Training, expected
 from fedveil.stages.train.fedavg.local import Held, Local, changes
 from fedveil.stages.train.fedavg.method import FedAvg
 from fedveil.stages.train.optimiser import OptimiserState, advance, heading, project
-from fedveil.stages.train.stage import Training
 
 _INSIDE = 1 - 2.0**-40  # more than the error of a computed norm of 2**40 numbers, summed pairwise
 

@@ -12,11 +12,11 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import Noising
 from fedveil.stages.train.acting import Acts
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.answering import HiddenAnswering
 from fedveil.stages.train.hidden.asking import HiddenAsking, share_steps
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.hidden.steps import Rule, draw
-from fedveil.stages.train.stage import Training
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 

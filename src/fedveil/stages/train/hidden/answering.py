@@ -19,10 +19,10 @@ from fedveil.data.rows import row_norms
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import bounded, rounded_norm
 from fedveil.stages.protocol import Away, Memory, finite_row, needed_row, nobody
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.deal import Batch, Dealt, Drawn, deal
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.hidden.steps import Rule, contributions
-from fedveil.stages.train.stage import Training
 from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused

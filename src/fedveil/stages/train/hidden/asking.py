@@ -13,11 +13,11 @@ from fedveil.core.values import Indices, Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import share_deviation
 from fedveil.stages.protocol import LOOSE, TAIL, Consortium, State, Total
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.deal import rounds_of_owned
 from fedveil.stages.train.hidden.method import Hidden, hidden_of
 from fedveil.stages.train.hidden.steps import LARGEST, Rule, last_round, shrunk, start_row
 from fedveil.stages.train.optimiser import project
-from fedveil.stages.train.stage import Training
 from fedveil.wire.content import Content, filled
 
 

@@ -17,9 +17,9 @@ from fedveil.data.records import Records
 from fedveil.data.rows import row_norms
 from fedveil.noise.entropy import Entropy, permutation
 from fedveil.privacy.mechanism import LastIterate
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.draws import DrawnOrder, Draws
 from fedveil.stages.train.hidden.method import hidden_of
-from fedveil.stages.train.stage import Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)

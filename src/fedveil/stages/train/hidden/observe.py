@@ -11,14 +11,13 @@ from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.privacy.guarantee import Adversary
-from fedveil.stages.train.base import Method
+from fedveil.stages.train.base import Method, Training
 from fedveil.stages.train.draws import Draws
 from fedveil.stages.train.hidden.answering import batches_of
 from fedveil.stages.train.hidden.deal import LABEL, Batch, drawn_order
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.hidden.steps import Rule, State, draw, last_round, model_of, start, step
 from fedveil.stages.train.observation import AttackView, DrawnRounds, Observation, Observations, noise_of_client
-from fedveil.stages.train.stage import Training
 
 
 def _with_noise(plan: Training, factor: float) -> Method:

@@ -17,10 +17,10 @@ from fedveil.noise.entropy import Entropy, uniform_below
 from fedveil.noise.grid import rounded_laplace, rounded_normal
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.protocol import Total
+from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.deal import Batch
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.optimiser import project
-from fedveil.stages.train.stage import Training
 
 LARGEST = 2**52  # grid steps a coordinate may lie from the origin: sums with noise stay exact in float64
 

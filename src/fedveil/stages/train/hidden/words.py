@@ -11,8 +11,7 @@ from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.train.base import Setup
-from fedveil.stages.train.hidden.crowd import chance_of_a_larger_batch, steepness
-from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.hidden.method import Hidden, chance_of_a_larger_batch, steepness
 from fedveil.stages.train.share_words import (
     ADDED,
     SENT_ALWAYS,

@@ -346,26 +346,29 @@ def _poisson(problem: Problem, frame: Frame) -> Row | None:
 
 def _reason(problem: Problem, schedule: ScheduleRequest, best: Shape, poisson: Row | None) -> str:
     frame = best.frame
-    how = (
-        "best for its work (twice the passes or rounds must save 0.3% of the risk)"
-        if schedule.kind == "auto"
-        else "as wished"
-    )
+    passes = f"{frame.passes} {'pass' if frame.passes == 1 else 'passes'}"
+    how = "as the study states"
     if schedule.rounds == "converged":
-        how = f"full passes until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
+        how = f"until the start is forgotten to one part in {1 / _FORGOTTEN:g}"
+    elif schedule.kind == "auto":
+        how = "since twice the passes or rounds would lower the expected risk by less than 0.3%"
+    rest = "" if best.sampling < 0.01 * best.risk else f", {best.sampling:.2g} from dealing records to rounds"
     text = (
-        f"schedule {frame.kind}: {how}; {frame.passes} passes of {frame.rounds} rounds, "
-        f"expected risk {best.risk:.3g} = {best.bias:.2g} not yet learnt + {best.injected:.2g} noise "
-        f"+ {best.sampling:.2g} dealing"
+        f"Schedule: {frame.kind}, {passes} of {frame.rounds} rounds, {how}. Expected excess risk {best.risk:.3g}: "
+        f"{best.bias:.2g} from stopping here, {best.injected:.2g} from noise{rest}."
     )
-    if poisson is None:
-        return text + "." + stopping_words(problem, frame.passes)
-    ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
-    text += f"; {ratio:.2f} times the arriving noise of DP-SGD with as many Poisson batches."
+    if poisson is not None:
+        ratio = math.sqrt(best.injected / max(poisson.arriving, 1e-300))
+        text += f" The model carries {ratio:.2f} times the noise of DP-SGD with as many Poisson batches."
     return text + stopping_words(problem, frame.passes)
 
 
-_NAMES = {"secret": "a fixed partition", "public": "a fixed partition in a known order"}
+_NAMES = {
+    "secret": "a secret partition",
+    "public": "a partition in a known order",
+    "independent": "random allocation",
+    "poisson": "Poisson sampling",
+}
 
 
 def _why_this_order(best: Shape, found: list[list[Shape]]) -> str:
@@ -374,14 +377,14 @@ def _why_this_order(best: Shape, found: list[list[Shape]]) -> str:
     for shape in (shape for shapes in found for shape in shapes):
         by_order.setdefault(_order_name(shape), []).append(shape)
     chosen = _order_name(best)
-    others = [f"{_costs(pick(shapes))} with {name}" for name, shapes in by_order.items() if name != chosen]
-    return f"Order: {chosen}, as the best for its work: {_costs(best)}, where {', '.join(others)} are expected."
+    others = [f"{name}: {_costs(pick(shapes))}" for name, shapes in by_order.items() if name != chosen]
+    return f"Order: {chosen}, the lowest expected risk for the work: {_costs(best)} ({'; '.join(others)})."
 
 
 def _order_name(shape: Shape) -> str:
-    return "full batches" if shape.frame.rounds == 1 else _NAMES.get(shape.order, f"{shape.order} draws")
+    return "full batches" if shape.frame.rounds == 1 else _NAMES[shape.order]
 
 
 def _costs(shape: Shape) -> str:
     passes = shape.frame.passes
-    return f"{passes} {'pass' if passes == 1 else 'passes'} for a risk of {shape.risk:.3g}"
+    return f"risk {shape.risk:.3g} in {passes} {'pass' if passes == 1 else 'passes'}"

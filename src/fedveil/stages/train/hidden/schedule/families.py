@@ -11,7 +11,7 @@ from fedveil.accounting.hidden import lipschitz_of_step
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate, Numbers, sensitivity
-from fedveil.stages.train.hidden.crowd import steepness, usual_crowd, with_largest_batch
+from fedveil.stages.train.hidden.method import steepness, usual_crowd, with_largest_batch
 from fedveil.stages.train.hidden.schedule.problem import (
     Problem,
     Yardstick,

@@ -1,12 +1,25 @@
-"""The explore page: privacy curves, trade-off functions with a game, and the papers' figures, each with sliders."""
+"""The page on which a released model and its privacy are explored, and the addresses behind it."""
 
+import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from fedveil.core.errors import require
 from fedveil.report.charts import Axis, Line, axis, legend, lines_chart
 from fedveil.report.markup import Markup, concat, figure, paragraph, section, table, tag
 from fedveil.report.words import nearest, percent, up
+from fedveil.studio import gate
 from fedveil.studio.layout import Frame, button
+from fedveil.studio.state import Studio, html_response
+
+# The explore page: privacy curves, trade-off functions with a game, and the papers' figures, each with sliders.
 
 # name: title, sentence, sliders as (key, label, least, most, at, logarithmic, whole)
 Slider = tuple[str, str, float, float, float, bool, bool]
@@ -177,3 +190,117 @@ def _caption(figures: Mapping[str, Any]) -> str:
         f"Of guesses between used and not used at most {percent(best['promised'])} are right whatever the mechanism; "
         f"with Gaussian noise of deviation {figures['noise']:.3g}, {percent(best['gaussian'])}. A coin: 50%."
     )
+
+
+# The membership game: a number is shown that holds one record's part or not, behind noise; the player guesses which.
+#
+# The coin and the noise are drawn by the system's randomness when a number is shown, and told only after the guess.
+
+_MOST = 200  # games that are remembered
+_draw = secrets.SystemRandom()
+
+
+@dataclass(slots=True)
+class _Game:
+    noise: float
+    used: bool = False
+    waiting: bool = False
+    played: int = 0
+    right: int = 0
+
+
+@dataclass(slots=True)
+class Games:
+    """All games that are being played, each with the noise that it began with."""
+
+    known: "OrderedDict[str, _Game]" = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, noise: float) -> str:
+        """Begin a game and return its name."""
+        require(0 < noise < float("inf"), "noise", "be positive and finite", noise)
+        name = secrets.token_hex(8)
+        with self.lock:
+            self.known[name] = _Game(noise)
+            while len(self.known) > _MOST:
+                self.known.popitem(last=False)
+        return name
+
+    def number(self, name: object) -> dict[str, Any]:
+        """Toss the coin, and return the number that the player sees."""
+        with self.lock:
+            game = self._game(name)
+            require(not game.waiting, "The game", "have its last number guessed first", "another number")
+            game.used, game.waiting = _draw.random() < 0.5, True
+            return {"number": game.used + _draw.gauss(0.0, game.noise)}
+
+    def guess(self, name: object, used: object) -> dict[str, Any]:
+        """Return whether the guess was right, and how many were so far."""
+        with self.lock:
+            game = self._game(name)
+            require(game.waiting, "The game", "show a number before it is guessed", "no number")
+            require(isinstance(used, bool), "The guess", "be true or false", str(used)[:20])
+            game.waiting = False
+            game.played += 1
+            game.right += used == game.used
+            return {"used": game.used, "played": game.played, "right": game.right}
+
+    def _game(self, name: object) -> _Game:
+        require(name in self.known, "The game", "be one that was begun here", str(name)[:40], "Begin a new one.")
+        return self.known[str(name)]
+
+
+# The addresses of the explore page: its figures, and its game.
+
+
+class Explore:
+    """The explore page of one studio."""
+
+    def __init__(self, studio: Studio) -> None:
+        self._studio, self._games = studio, Games()
+
+    def routes(self) -> list[Route]:
+        """Return the addresses."""
+        return [
+            Route("/explore", self.page),
+            Route("/api/figure", self.figure, methods=["POST"]),
+            Route("/api/game", self.game, methods=["POST"]),
+        ]
+
+    def page(self, request: Request) -> Response:
+        """Show the page."""
+        return html_response(explore_page(self._studio.frame))
+
+    async def figure(self, request: Request) -> Response:
+        """Return a figure at the sliders' values."""
+        given = await gate.content(request, self._studio.known.form)
+        name = given.get("name")
+        require(name in PARTS, "The figure", f"be one of {', '.join(PARTS)}", str(name)[:40])
+        kind = f"figure {name} {given.get('tab')}"
+        figures = await self._studio.ask(*_question(str(name), given), kind, aside=True)
+        return JSONResponse({"html": figure_view(str(name), figures), "noise": figures.get("noise")})
+
+    async def game(self, request: Request) -> Response:
+        """Begin a game, show a number, or take a guess."""
+        given = await gate.content(request, self._studio.known.form)
+        if "guess" in given:
+            return JSONResponse(self._games.guess(given.get("game"), given["guess"]))
+        name = given.get("game")
+        if name is None:
+            figures = await self._studio.ask(*_question("trade_off", given))
+            name = self._games.begin(figures["noise"])
+        return JSONResponse({"game": name, **self._games.number(name)})
+
+
+def _question(name: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the question and its numbers, each within the range of its slider."""
+    values: dict[str, Any] = {}
+    for key, label, low, high, _, _, whole in PARTS[name][2]:
+        value = given.get(key)
+        right = isinstance(value, int | float) and low * 0.999 <= value <= high * 1.001
+        require(right, label, f"lie between {low:g} and {high:g}", str(value)[:40])
+        values[key] = min(max(float(value or 0), low), high)
+        values[key] = float(round(values[key])) if whole else values[key]
+    if name in ("curve", "trade_off"):
+        return name, values
+    return "figure", {"first": 0.0, "second": 0.0, "third": 0.0, **values, "name": name}

@@ -1,1 +1,0 @@
-"""Signatures of results, and the keys that make and check them."""
