@@ -155,7 +155,8 @@ def test_a_profile_of_sites_is_their_answers_to_the_standard_questions(tmp_path:
 
 
 def test_a_plan_shows_precision_and_charges_nothing(tmp_path: Path) -> None:
-    plan, expected = plan_questions(tables(tmp_path))
+    plan, expected, spent = plan_questions(tables(tmp_path))
+    assert spent.before == 0 < spent.after <= 8.0
     assert [one.question for one in expected] == ["old", "age", "box", "odds"]
     for one in expected:
         widths = [one.half_widths[epsilon] for epsilon in sorted(one.half_widths)]

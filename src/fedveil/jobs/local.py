@@ -358,7 +358,7 @@ def _carried_out(
         remember_study(study, folder)
         result = concluded(folder, metrics, key, rule)
         if found.personal:
-            personal_models(folder, _records_of(folder, loaded))
+            personal_models(folder, records_of(folder, loaded))
     return result
 
 
@@ -375,7 +375,7 @@ def ends_of(folder: Path) -> tuple[str, ...]:
     return (*ENDS, f"private/{PERSONAL}") if personal else ENDS
 
 
-def _records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:
+def records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:
     """The records as rows, also where the rule for them was learned by the run."""
     if isinstance(loaded, Loaded):
         return loaded
