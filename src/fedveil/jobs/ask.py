@@ -24,8 +24,8 @@ from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import check_sizes
+from fedveil.federation.carrying.trial import deal_clients, site_names
 from fedveil.federation.deploy.files import read_deployment
-from fedveil.federation.flower.local import deal_clients, site_names
 from fedveil.jobs.local import FRAME, ReadTables
 from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
 from fedveil.jobs.remote import check_open, deployed, trial
