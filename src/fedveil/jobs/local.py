@@ -175,6 +175,10 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         hint = 'Programs that bring records of their own state their rule: prepare.kind = "stated".'
         free = found.prepare is None or found.prepare.kind == "stated"
         require(free, "[prepare]", "be left out where the study names no data", found.prepare, hint)
+        hint = "Give a frame, whose person_column [data] names."
+        require(
+            found.target.unit != "person", "privacy.unit", "not be person for records without names", "person", hint
+        )
         train, test = data if isinstance(data, tuple) else (data, None)
         known = train.preparation
         if known is not None:

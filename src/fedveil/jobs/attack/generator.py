@@ -99,7 +99,9 @@ class _Scene:
             owner=trust.dropouts + np.arange(count) % (clients - trust.dropouts),  # who fails has no records
             clients=clients,
             present=present.astype(np.int64),
-            target=replace(self.plan.target, unit="record"),  # a client counts as one record: the mean of its own
+            target=replace(
+                self.plan.target, unit="record", largest_person=1
+            ),  # a client counts as one record: the mean of its own
             entropy=entropy,
             trust=trust,
             fails=lambda turn, client: client < trust.dropouts,

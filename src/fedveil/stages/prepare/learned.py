@@ -179,16 +179,16 @@ def codes_of(columns: Columns, names: Sequence[str], present: Indices) -> tuple[
     return np.column_stack(found), listed
 
 
-def threshold_of(deviation: float, slip: float, columns: int, words: int) -> tuple[float, float]:
+def threshold_of(deviation: float, slip: float, columns: int, words: int, counted: int = 1) -> tuple[float, float]:
     """Return a safe threshold on counts, and a bound on the chance that a word of one unit passes it.
 
     ``deviation``: of the noise on a count; ``slip``: the chance that is aimed at. One unit can make up ``words`` words
-    in each column, each counted with 1 at most. The noise is rounded by less than one grid step.
+    in each column, each counted with ``counted`` at most. The noise is rounded by less than one grid step.
     """
     tries = columns * words
     away = -float(ndtri(slip / tries))
     chance = tries * float(np.exp(log_ndtr(-away))) * (1 + 1e-9)
-    return (1 + away * deviation) * (1 + 1e-12) + 1 / STEPS, chance
+    return (counted + away * deviation) * (1 + 1e-12) + 1 / STEPS, chance
 
 
 def frequent(

@@ -59,7 +59,7 @@ def deal(plan: Training, records: Records, entropy: Entropy) -> Dealt:
         chosen = _order(plan, entropy, plan.data.records)[: ends[-1]]
         return _laid_out(records, chosen, ends, None)
     sizes = records.sizes
-    if plan.target.unit == "record":
+    if plan.target.unit != "client":
         ends = ends // plan.data.largest_client  # clients of one size: rounds are counted in clients
     clients = _order(plan, entropy, plan.data.clients)[: ends[-1]]
     starts = np.append(0, np.cumsum(sizes[clients]))[ends]
