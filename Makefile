@@ -1,4 +1,4 @@
-# make demo | quick | test | check | wheel | bench | mutants | docs | documents | clean -- every target makes its own environment first.
+# make demo | quick | test | check | wheel | nvflare | bench | mutants | docs | documents | clean -- every target makes its own environment first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what each loads is compiled once
 
-.PHONY: demo quick test check lint types imports tests wheel bench mutants docs documents clean
+.PHONY: demo quick test check lint types imports tests wheel nvflare bench mutants docs documents clean
 
 demo: $(VENV)/.core
 	$(BIN)/fedveil demo --out out/demo
@@ -38,6 +38,11 @@ tests: $(VENV)/.dev
 # Builds sdist and wheel, and proves the wheel in two empty environments: with the newest versions and with the lowest.
 wheel:
 	$(PYTHON) tools/prove_wheel.py
+
+# The trial on NVFlare, which check leaves out: it brings twenty packages (Flask, docker, ...) that nothing else needs.
+nvflare: $(VENV)/.full
+	$(PIP) --editable '.[nvflare]'
+	$(BIN)/python -m pytest -n 0 tests/end_to_end/test_nvflare.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

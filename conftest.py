@@ -17,6 +17,7 @@ _ROUTES = ("design_routes", "explore_routes", "run_routes", "sign_routes")
 _LOADING = {  # by the package of an extra: the folder, and its modules that load the package
     "matplotlib": ("report", ("figures",)),
     "flwr": ("federation/flower", ("apps", "relay")),
+    "nvflare": ("federation/nvflare", ("carry",)),
     "starlette": ("studio", ("app", "reading", "serve", "state", *_ROUTES)),
 }
 collect_ignore = [

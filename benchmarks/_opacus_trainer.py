@@ -1,6 +1,7 @@
 """A small training by Opacus that writes a log for ``fedveil audit --log``, right or with one of four faults.
 
-``python benchmarks/_opacus_trainer.py LOG [FAULT]`` in an environment with opacus; prints the epsilon that it claims.
+``python -P benchmarks/_opacus_trainer.py LOG [FAULT]`` in an environment with opacus; it prints the
+epsilon that it claims.
 """
 
 import json

@@ -24,7 +24,16 @@ from fedveil.stages.evaluate.request import EvaluationRequest
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.train.registry import KINDS, request_type
 
-_SOURCE_KEYS = ("source", "feature_bound", "intercept", "feature_map", "client_column", "public")
+_SOURCE_KEYS = (
+    "source",
+    "feature_bound",
+    "intercept",
+    "feature_map",
+    "client_column",
+    "person_column",
+    "largest_person",
+    "public",
+)
 _HIDDEN = {HeldOut: ("source",), Labelling: ("unlabelled",)}
 _TABLES: dict[str, tuple[tuple[Any, tuple[str, ...]], ...]] = {
     "[data]": ((Source, _SOURCE_KEYS), (Reading, ()), (Labelling, ()), (Features, ())),

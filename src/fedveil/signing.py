@@ -123,12 +123,12 @@ def read_key(path: Path) -> SigningKey:
     hint = f"Others could have read it: make a new one, or say chmod 600 {path} if nobody did."
     require(mode & 0o077 == 0, f"The signing key {path}", "be closed to others (mode 600)", f"mode {mode:03o}", hint)
     try:
-        found = serialization.load_pem_private_key(data, password=None)
+        result = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError) as error:
         raise BadValue(f"The signing key {path} must be a whole Ed25519 key: it cannot be read.") from error
-    if not isinstance(found, Ed25519PrivateKey):
+    if not isinstance(result, Ed25519PrivateKey):
         raise BadValue(f"The signing key {path} must be an Ed25519 key, and it is of another kind.")
-    return SigningKey(found.private_bytes_raw())
+    return SigningKey(result.private_bytes_raw())
 
 
 def read_signer(path: Path) -> Signer:
@@ -141,20 +141,20 @@ def read_signer(path: Path) -> Signer:
         )
     require(data.startswith(_PUBLIC), "The signer's key", "be a PEM file as fedveil keys new writes it", str(path))
     try:
-        found = serialization.load_pem_public_key(data)
+        result = serialization.load_pem_public_key(data)
     except (ValueError, TypeError) as error:
         raise BadValue(f"The signer's key {path} must be a whole Ed25519 key: it cannot be read.") from error
-    if not isinstance(found, Ed25519PublicKey):
+    if not isinstance(result, Ed25519PublicKey):
         raise BadValue(f"The signer's key {path} must be an Ed25519 key, and it is of another kind.")
-    return Signer(found.public_bytes_raw())
+    return Signer(result.public_bytes_raw())
 
 
 def _read(path: Path, what: str) -> tuple[bytes, int]:
     """Return the content and the mode of a key's file, both read from the same open file."""
     try:
         with open_file(path) as file:
-            found = os.fstat(file.fileno())
-            return file.read(_MOST), stat.S_IMODE(found.st_mode)
+            result = os.fstat(file.fileno())
+            return file.read(_MOST), stat.S_IMODE(result.st_mode)
     except OSError as error:
         raise BadValue(f"{what} must be a readable file: {path} ({error.strerror}).") from error
 
@@ -199,10 +199,10 @@ class Signature:
     @classmethod
     def read(cls, data: bytes) -> "Signature":
         """Read a signature from the line of the file."""
-        found = _LINE.fullmatch(data)
-        if found is None:
+        result = _LINE.fullmatch(data)
+        if result is None:
             raise BadValue(f"{FILE} must be one line that begins with fedveil-signature-1, and it is something else.")
-        public, value = (bytes.fromhex(group.decode("ascii")) for group in found.groups())
+        public, value = (bytes.fromhex(group.decode("ascii")) for group in result.groups())
         return cls(Signer(public), value)
 
 

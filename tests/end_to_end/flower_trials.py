@@ -21,8 +21,9 @@ from fedveil.data.records import Records
 from fedveil.engine.sums import summing_of
 from fedveil.engine.train import train
 from fedveil.federation.aggregator.post import Carrier
-from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
-from fedveil.federation.flower.processes import environment
+from fedveil.federation.carrying.processes import environment
+from fedveil.federation.carrying.trial import deal_clients, site_names
+from fedveil.federation.flower.local import LocalNetwork, local_network
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import read_plan
 from fedveil.planning.study import parse_study

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from flower_trials import until
 
+from fedveil.federation.carrying.processes import free_port
 from fedveil.federation.deploy.files import proxy_configuration
 from fedveil.federation.flower.local import LocalNetwork
-from fedveil.federation.flower.processes import free_port
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 MISSING = "nginx is not installed (Debian's package nginx-light)"

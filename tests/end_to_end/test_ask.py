@@ -12,7 +12,6 @@ from commands import called
 import fedveil
 from fedveil.core.errors import BadValue
 from fedveil.jobs.ask import ask_local, ask_study, plan_questions, profile_at_sites
-from fedveil.jobs.remote_synthesis import How
 from fedveil.ledger.entry import read_export
 from fedveil.stages.ask.counts import Count
 from fedveil.stages.prepare.budget import gaussian_epsilon
@@ -81,36 +80,19 @@ def check(folder: Path) -> None:
     assert {"old.csv", "age.csv", "box.csv", "odds.csv"} <= {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("server", ["central", "secure-aggregation"])
+@pytest.mark.parametrize("server", ["central", "secure-aggregation", "homomorphic"])
 def test_in_one_process(server: str, tmp_path: Path) -> None:
+    if server == "homomorphic" and not has_tenseal():
+        pytest.skip("TenSEAL is not installed")
     ask_study(tables(tmp_path) if server == "central" else tables(tmp_path, server=server), tmp_path / "out")
     check(tmp_path / "out")
     assert called("certify", str(tmp_path / "out"), cwd=tmp_path).returncode == 0
 
 
-def test_at_three_real_sites_encrypted(tmp_path: Path) -> None:
+def test_at_three_real_sites_masked(tmp_path: Path) -> None:
+    """Encrypted, killed and resumed, a stage at real sites is tested once for all: test_toy_stage.py."""
     pytest.importorskip("flwr", reason="Flower carries messages between sites; it is not installed")
-    if not has_tenseal():
-        pytest.skip("TenSEAL is not installed")
-    ask_local(tables(tmp_path, server="homomorphic"), tmp_path / "out", 3)
-    check(tmp_path / "out")
-
-
-class Killed(BaseException):
-    pass
-
-
-def test_at_three_real_sites_masked_killed_after_the_first_sum_and_resumed(tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="Flower carries messages between sites; it is not installed")
-
-    def stop(now: Any) -> None:
-        raise Killed
-
-    wanted = tables(tmp_path, server="secure-aggregation")
-    with pytest.raises(Killed):
-        ask_local(wanted, tmp_path / "out", 3, How(watch=stop))
-    assert not (tmp_path / "out" / "answers.json").exists()
-    ask_local(wanted, tmp_path / "out", 3, How(resume=True))
+    ask_local(tables(tmp_path, server="secure-aggregation"), tmp_path / "out", 3)
     check(tmp_path / "out")
 
 
@@ -173,7 +155,8 @@ def test_a_profile_of_sites_is_their_answers_to_the_standard_questions(tmp_path:
 
 
 def test_a_plan_shows_precision_and_charges_nothing(tmp_path: Path) -> None:
-    plan, expected = plan_questions(tables(tmp_path))
+    plan, expected, spent = plan_questions(tables(tmp_path))
+    assert spent.before == 0 < spent.after <= 8.0
     assert [one.question for one in expected] == ["old", "age", "box", "odds"]
     for one in expected:
         widths = [one.half_widths[epsilon] for epsilon in sorted(one.half_widths)]

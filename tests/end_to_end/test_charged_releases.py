@@ -103,6 +103,8 @@ def study(draw: random.Random, kind: str, task: str) -> dict[str, Any]:
 def test_what_is_charged_is_released(tmp_path: Path, kind: str, task: str) -> None:
     draw, released = random.Random(f"{kind} {task}"), 0
     for number in range(4):
+        if released == 2:
+            break
         tables = study(draw, kind, task)
         books = tmp_path / f"{number}.sqlite"
         tables["books"] = {"ledger": str(books)}

@@ -272,7 +272,7 @@ def test_no_secret_is_in_arguments_environments_and_logs(
     assert not [pid for pid in ours for words in shown[pid] if b"--token" in words]
     if NGINX is not None:
         passed = (network.folder / "nginx" / "access.log").read_text()
-        assert passed.count('"POST /v1/fleet/push-messages') >= 5  # greeting, proposal, three rounds
+        assert passed.count('"POST /v1/fleet/fedveil-post') >= 5  # greeting, proposal, three rounds
 
 
 def drip(where: Any, first: bytes) -> tuple[threading.Thread, threading.Event, list[bool]]:

@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import kill_jobs
 
-STEPS = {
+STEPS = {  # the other steps of a release: all kinds of jobs below
     "before there are books": ["os.link data.npz.sqlite"],
-    "before the charge is in the books": ["before INSERT INTO entr"],
-    "while a checkpoint is written": ["os.rename checkpoint", "round 4"],
+    "while a checkpoint is written, and before it is destroyed": [
+        "os.rename checkpoint",
+        "round 4",
+        "os.remove checkpoint",
+    ],
     "before the release, and in the resume": ["os.rename model.npz", "os.rename metrics.json"],
-    "before the run's record": ["os.rename ledger.jsonl", "os.rename ledger.jsonl"],
-    "before the key is destroyed": ["os.remove key", "os.remove key"],
-    "before the checkpoint is destroyed": ["os.remove checkpoint"],
     "before the certificate": ["os.rename certificate.json", "os.rename report.html"],
 }
 

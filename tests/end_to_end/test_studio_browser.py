@@ -71,6 +71,7 @@ def test_from_a_table_to_a_certified_model_and_a_prediction(tmp_path: Path, chro
         page.go(address)
         assert "token" not in page.run("location.href")
         engineer(page, visits(elsewhere / "visits.csv", 300, labelled=True))
+        statistician(page, folder)
         officer(page)
         operator(page, visits(elsewhere / "new.csv", 20, labelled=False), folder)
         assert page.run("document.documentElement.scrollWidth <= innerWidth")
@@ -115,7 +116,8 @@ def engineer(page: Page, data: Path) -> None:
     for _ in range(3):
         page.press("ArrowRight", 39)  # the keyboard alone moves it
     page.wait("/epsilon = 1.15/.test(document.getElementById('text').value)")
-    page.wait(READY)
+    page.choose("#epsilon", "0.4")
+    page.run("new Promise(r => setTimeout(r, 210))")  # the move is being written: the next one must not be lost
     page.choose("#epsilon", "0.5")
     page.wait("/epsilon = 3.16/.test(document.getElementById('text').value)")
     page.wait(READY)
@@ -131,12 +133,33 @@ def engineer(page: Page, data: Path) -> None:
     page.wait("document.getElementById('saved').textContent === 'Saved.'")
 
 
+def statistician(page: Page, folder: Path) -> None:
+    """Ask about two columns: see the precision, move epsilon, approve, and read the answers."""
+    page.leave('a[href="/ask"]')
+    page.leave('a[href="/ask?data=visits.csv"]')
+    page.choose("#q0", "mean")
+    page.wait("/half of|range/.test(document.getElementById('answer').textContent)")
+    before = page.text("#answer")
+    page.choose("#epsilon", "0.9", event="input")
+    page.wait("/Epsilon 7.9/.test(document.getElementById('answer').textContent)")
+    assert page.text("#answer") != before
+    page.choose("#q2", "words")
+    page.wait("/each word/.test(document.getElementById('answer').textContent)")
+    page.leave("#approve")
+    page.wait("document.getElementById('watched').dataset.state === 'done'")
+    page.leave("#see")
+    assert "age: mean" in page.text()
+    answers = json.loads((folder / "answers-visits" / "answers.json").read_text())
+    assert [one["question"]["kind"] for one in answers["answers"]] == ["mean", "words"]
+    page.go(page.run("location.origin") + "/")
+
+
 def officer(page: Page) -> None:
     """Make a key, read what will be promised, and approve it."""
     page.leave('a[href="/sign"]')
     page.leave("#keys button")
     page.leave('a[href="/sign?study=visits.toml"]')
-    for words in ("The certificate as it will be", "no program can enforce", "Nothing was spent on these data yet"):
+    for words in ("The certificate as it will be", "no program can enforce", "What was charged"):
         assert words in page.text()
     page.leave('form[action="/approve"] button')
     assert "exactly this plan" in page.text("#approve")

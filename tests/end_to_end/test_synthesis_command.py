@@ -78,10 +78,9 @@ def test_a_column_of_names_shows_none_and_the_output_says_so(folder: Path) -> No
     rows = (folder / "made" / "synthetic.csv").read_text().splitlines()
     assert len(rows) == 51
     assert not any(row.startswith("p") for row in rows)
-    attacked = called("audit", "made", "--runs", 40, "--json", cwd=folder)
+    attacked = called("audit", "made", "--study", "study.toml", "--shadows", 0, "--runs", 40, "--json", cwd=folder)
     assert attacked.returncode == 0, attacked.stderr
     found = json.loads(attacked.stdout)
-    assert [one["verdict"] for one in found["findings"]] == ["not-judged", "not-judged"]
+    assert [one["verdict"] for one in found["findings"]] == ["not-judged"] * 3
+    assert [one["attack"] for one in found["private_findings"]] == ["membership in the noisy sums"]
     assert json.loads((folder / "made" / "audit.json").read_text())["plan"] == found["plan"]
-    wrong = called("audit", "made", "--study", "study.toml", cwd=folder)
-    assert (wrong.returncode, "--study must be left out for a generator" in wrong.stderr) == (2, True)

@@ -259,6 +259,7 @@ def test_numbers_are_predicted_and_measured_in_their_own_unit(tmp_path: Path, co
         "data": {"source": "sklearn:diabetes", "feature_bound": 1.0, "held_out": {"fraction": 0.3, "public": True}},
         "model": {"kind": "huber", "radius": 5.0},
         "privacy": {"epsilon": 20.0, "delta": 1e-4, "neighbours": "zero-out"},
+        "schedule": {"rounds": 8, "passes": 20},
         "report": {"baselines": True},
     }
     result = fedveil.run_study(study, tmp_path / "out")

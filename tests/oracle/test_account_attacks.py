@@ -117,7 +117,7 @@ def exact_thetas(run: LastIterate) -> list[Vector]:
     return [theta(EPSILONS, mu) if mu > 0 else np.zeros(EPSILONS.size) for mu in mus]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("stopping", ["end", "random"])
 def test_long_runs_are_above_exact_gaussian_chains(seed: int, stopping: str) -> None:
     run = long_run(seed, stopping)

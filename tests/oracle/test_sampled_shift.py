@@ -17,7 +17,7 @@ from fedveil.theory.loss import GaussianLaw, LossLaw
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import part_law
 
-SETTINGS = int(os.environ.get("FEDVEIL_CHAINS", "16"))  # the campaign: 500
+SETTINGS = int(os.environ.get("FEDVEIL_CHAINS", "8"))  # the campaign: 500
 EPSILONS = (0.0, 0.3, 1.5)
 FLOOR = 3e-5  # what cells and quadrature may move; halving the cells moves less
 

@@ -150,7 +150,7 @@ def test_shuffled_passes_are_one_gaussian_each(rate: float, rounds: int, passes:
     assert value.epsilon == pytest.approx(exact.epsilon, rel=1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(size=st.integers(2, 5), noise=st.floats(1.0, 10.0))
 def test_a_group_of_a_gaussian_is_exact_and_the_general_rule_is_above(size: int, noise: float) -> None:
     answer = account_for(Gaussian(noise_multiplier=noise), delta=1e-5, group=size)

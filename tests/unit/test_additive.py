@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from fedveil import plan_study, run_study
 from fedveil.core.errors import BadValue
+from fedveil.data import lazy_rows
 from fedveil.data.column import Column, hat_block
 from fedveil.release.export import TRUSTED, export_model
 from fedveil.release.model import ReleasedModel
-from fedveil.stages.prepare.learned import CELLS, knots_of
+from fedveil.stages.prepare.columns import Columns, Outline, Words
+from fedveil.stages.prepare.learned import CELLS, LearnedRule, Number, knots_of
+from fedveil.stages.prepare.ranges import Range
 
 _QUICK = {"kind": "dpsgd", "rate": 0.5, "rounds": 6}
 
@@ -86,6 +89,47 @@ def test_released_rows_are_those_of_training_and_within_the_bound(released: Rele
     norms = np.linalg.norm(rows[:, :-1], axis=1)
     assert norms.max() <= rule.bound
     assert norms.min() > 0.7 * rule.bound  # nothing is lost: two hats of one half are the shortest block
+
+
+def test_all_columns_at_once_make_the_bits_of_each_block() -> None:
+    draw = np.random.default_rng(5)
+    numbers = draw.normal(size=(200, 3))
+    numbers[draw.random((200, 3)) < 0.1] = np.nan
+    words = Words(spelt=("A", "B"), codes=draw.integers(0, 2, 200))
+    columns = Columns(numbers=numbers, texts={"t": words})
+    knots = ((-1.0, -0.2, 0.3, 1.0), (0.1,), (-1.0, 1.0))
+    outline = Outline(
+        numbers=("a", "b", "c"), texts=("t",), categories={"t": ("B",)}, knots=3, knots_at={"b": (0.1,)}, bound=2.0
+    )
+    ranges = (Range(-1.0, 2.0), Range(-3.0, 3.0), Range(-2.0, 2.0, 0.1))
+    learned = tuple(Number(n, r, 0.1, 0.7, k) for n, r, k in zip("abc", ranges, knots, strict=True))
+    rule = LearnedRule(outline=outline, numbers=learned, categories=(), others=(), factor=0.37)
+    rows, start = rule.rows(columns), 0
+    for place, one in enumerate(learned):
+        block = hat_block(one.range.scaled(numbers[:, place]), np.array(one.knots), one.mean, one.spread) * 0.37
+        last = start + outline.block(one.name)
+        assert np.array_equal(rows[:, start : start + len(one.knots) + 1], block[:, :-1])
+        assert np.array_equal(rows[:, last - 1], block[:, -1])
+        start = last
+    assert np.array_equal(rows[:, start], 0.37 * (words.codes == 1))
+    assert np.all(rows[:, -1] == 1.0)
+
+
+@pytest.mark.parametrize("kind", ["hidden", "dpsgd", "fedavg"])
+def test_rows_that_are_made_when_read_train_the_same_model(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tables(shape="additive", knots_at={"age": [18, 40, 60, 90], "pay": [0, 10, 100]})
+    study["data"] |= {"held_out": {"fraction": 0.2}, "fill": {"pay": "drop-row"}}
+    study["data"]["categories"] = {"ward": ["A", "B", "C"]}
+    study["clients"] = {"kind": "equal", "count": 4}
+    study["privacy"] |= {"epsilon": 2.0, "unit": "client" if kind == "fedavg" else "record"}
+    study["algorithm"] = {"hidden": {"kind": "hidden", "order": "public"}, "dpsgd": _QUICK}.get(kind, {"kind": kind})
+    study["schedule"] = {"hidden": {"rounds": 2, "passes": 1}, "fedavg": {"rounds": 2}}.get(kind, {})
+    kept = run_study(study, tmp_path / "kept", data=made()).model.bundle.parameters
+    monkeypatch.setattr(lazy_rows, "LARGEST", 2000)
+    again = run_study(study, tmp_path / "made", data=made()).model.bundle.parameters
+    assert np.array_equal(kept, again)
 
 
 def test_shapes_tell_the_curve_with_its_band(released: ReleasedModel) -> None:

@@ -201,8 +201,8 @@ def test_what_may_not_be_shown_or_is_not_known_is_refused() -> None:
         leakage(plan, records, entropy, public=True, factors=(float("nan"),))
     with pytest.raises(BadValue, match="victims must be at least 1"):
         leakage(plan, records, entropy, public=True, victims=0)
-    with pytest.raises(BadValue, match=r"plan\.trust must be absent"):
-        leakage(replace(plan, grid=plan.grid + 4, trust=Trust()), records, entropy, public=True)
+    shared = leakage(replace(plan, grid=plan.grid + 4, trust=Trust()), records, entropy, public=True, factors=[1.0])
+    assert {row["adversary"] for row in shared["rows"]} >= {"server", "server-with-secure-aggregation", "final-model"}
     without = replace(plan, method=SimFL(rounds=3, step_size=0.5, clip=3.0, noise_multiplier=6.0))
     with pytest.raises(BadValue, match="does not know it of simfl"):
         leakage(without, records, entropy, public=True)

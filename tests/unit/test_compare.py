@@ -65,7 +65,7 @@ def test_every_variant_meets_the_same_target_and_is_measured() -> None:
         assert len(entry.scores) == 2
         assert entry.mean == pytest.approx(np.mean(entry.scores))
         assert entry.spread == pytest.approx(np.std(entry.scores, ddof=1))
-        assert entry.bytes_up == entry.bytes_down == 4 * 6 * 4 * 8  # passes, clients, parameters, bytes
+        assert entry.work.bytes_up == entry.work.bytes_down == 4 * 6 * 4 * 8  # passes, clients, parameters, bytes
         assert entry.noise_on_average > 0
         assert entry.model_spread > 0
     assert found.best is not None
@@ -128,11 +128,11 @@ def test_the_local_row_takes_the_better_algorithm_and_says_so() -> None:
 def test_work_and_dispersal_stand_beside_rounds_and_bytes() -> None:
     found = compare(tables(), DATA, algorithms=["hidden", "dpsgd:rate=0.1:rounds=20", "simfl"], runs=1)
     hidden, dpsgd, simfl = found.entries
-    assert hidden.gradients == 4 * 300  # four passes
-    assert hidden.dispersal == 300 / 6  # a pass is one round, and every client answers once
-    assert dpsgd.gradients == 2 * 300
-    assert dpsgd.dispersal == pytest.approx(0.1 * 300 / 6)  # m of van Dijk and Nguyen, section 2.6
-    assert simfl.gradients == simfl.rounds * 300
+    assert hidden.work.gradients == 4 * 300  # four passes
+    assert hidden.work.dispersal == 300 / 6  # a pass is one round, and every client answers once
+    assert dpsgd.work.gradients == 2 * 300
+    assert dpsgd.work.dispersal == pytest.approx(0.1 * 300 / 6)  # m of van Dijk and Nguyen, section 2.6
+    assert simfl.work.gradients == simfl.rounds * 300
     assert {"gradients", "dispersal"} <= found.as_json()["entries"][0].keys()
     assert "1,200" in compare_page(found.as_json())
 

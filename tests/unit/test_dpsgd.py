@@ -192,7 +192,9 @@ def test_missing_and_impossible_settings_are_refused() -> None:
 def test_whole_clients_are_not_protected_here() -> None:
     records = some_records(60, clients=2)
     plan = dpsgd_plan(records)
-    with pytest.raises(BadValue, match=r"privacy\.unit must be record for dpsgd, got 'client'. Use kind = \"fedavg\""):
+    with pytest.raises(
+        BadValue, match=r"privacy\.unit must be record or person for dpsgd, got 'client'. Use kind = \"fedavg\""
+    ):
         dataclasses.replace(plan, target=Target(epsilon=1.0, delta=1e-5, unit="client"))
 
 

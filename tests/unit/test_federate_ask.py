@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedveil.federation.aggregator.measured import MeasuredJob
-from fedveil.jobs.ask import _opened
+from fedveil.jobs.ask import open_questions
 from fedveil.jobs.local import ReadTables
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.ask.stage import Ask
@@ -46,9 +46,9 @@ def tables(folder: Path, trust: dict[str, Any]) -> dict[str, Any]:
 def asked_at_sites(folder: Path, trust: dict[str, Any]) -> tuple[Trial, bytes, bytes]:
     """The answers of three sites, and those of one process that has all records and the noise of the sites."""
     given = tables(folder, trust)
-    here = _opened(ReadTables(given, folder, "trial"))
+    here = open_questions(ReadTables(given, folder, "trial"))
     rest = {key: value for key, value in given.items() if key not in ("data", "clients")}
-    asked = _opened(ReadTables(rest, folder, "trial"), at_sites=True)
+    asked = open_questions(ReadTables(rest, folder, "trial"), at_sites=True)
     (folder / "trial").mkdir()
     trial = Trial(folder / "trial", here.here.train, cells=here.here, keeper="key_holder" in trust)
     noise: dict[str, Entropy] = {}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedveil.core.errors import NotAvailable
+from fedveil.federation.carrying.processes import Processes, free_port
 from fedveil.federation.flower.network import FlowerFailed, Link, register, start_link, write_connection
 from fedveil.federation.flower.node import run_flower_node
-from fedveil.federation.flower.processes import Processes, free_port
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fedveil.federation.deploy.files import Deployment
 from fedveil.jobs.forget import Aim, ForgetResult
 from fedveil.jobs.remote import federated
 from fedveil.jobs.remote_forget import SiteRequest, carry_out, open_request
-from fedveil.ledger import read_export
+from fedveil.ledger.entry import read_export
 from fedveil.planning.promises import forgotten, promise
 from fedveil.planning.study import read_study_without_data
 from fedveil.sums.homomorphic.library import has_tenseal

@@ -17,11 +17,16 @@ DOORS = {  # what may import the libraries of an extra
     "skops": ("release/to_sklearn.py",),
     "pandas": ("release/model.py", "jobs/ask.py"),
     "flower": ("federation/flower/",),
+    "mlflow": ("release/tracking.py",),
+    "nvflare": ("federation/nvflare/",),
     "studio": ("studio/", "cli/studio.py"),
     "sql": ("data/read_sql.py",),
 }
 LOADERS = {"import_module", "find_spec", "_library"}  # called with the name of a module
-OTHER_NAMES = {"sklearn": "scikit-learn"}  # modules that are not called as the package that brings them
+OTHER_NAMES = {
+    "mlflow": "mlflow-skinny",
+    "sklearn": "scikit-learn",
+}  # modules that are not called as the package that brings them
 
 
 def declared(requirements: list[str]) -> set[str]:

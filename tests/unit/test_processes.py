@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedveil.federation.flower import processes as module
-from fedveil.federation.flower.processes import Processes
+from fedveil.federation.carrying import processes as module
+from fedveil.federation.carrying.processes import Processes
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
 

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedveil.core.errors import FedveilError
-from fedveil.federation.aggregator.relay import READY, RelayCarrier, RelayLost
+from fedveil.federation.aggregator.relay import RelayCarrier, RelayLost
+from fedveil.federation.carrying.orders import READY
 from fedveil.federation.flower.network import FlowerFailed, flwr
 from fedveil.federation.site.socket import listening
 from fedveil.wire import frames

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedveil.core.errors import BadValue
-from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
+from fedveil.privacy.guarantee import NAMELESS, Adversary, Neighbours
 from fedveil.privacy.trust import Server
 from fedveil.stages.train.registry import KINDS, AutoRequest
 from fedveil.studio import choices
@@ -86,6 +86,6 @@ def test_choices_are_read_and_written() -> None:
 def test_everything_that_a_study_may_choose_is_offered() -> None:
     assert [value for value, _ in choices.algorithms()] == [*KINDS, AutoRequest.kind]
     assert [value for value, _ in choices.OBSERVERS] == list(get_args(Adversary))
-    assert [value for value, _ in choices.UNITS] == list(get_args(Unit))
+    assert [value for value, _ in choices.UNITS] == list(NAMELESS)
     assert [value for value, _ in choices.NEIGHBOURS] == list(get_args(Neighbours))
     assert [value for value, _ in choices.TRUSTS] == ["central", *get_args(Server)]

@@ -302,16 +302,16 @@ def costs_of(candidates: Sequence[Mechanism]) -> tuple[Fraction, ...]:
     >>> costs_of([Gaussian(noise_multiplier=2.0, neighbours="zero-out")])
     (Fraction(1, 4),)
     """
-    found = [_one(mechanism) for mechanism in candidates]
-    first, _ = found[0]
-    plain = [(one, count) for one, count in found if isinstance(one, Gaussian)]
-    if len(plain) == len(found) and len({one.neighbours for one, _ in plain}) == 1:
+    result = [_one(mechanism) for mechanism in candidates]
+    first, _ = result[0]
+    plain = [(one, count) for one, count in result if isinstance(one, Gaussian)]
+    if len(plain) == len(result) and len({one.neighbours for one, _ in plain}) == 1:
         return tuple(count / Fraction(one.noise_multiplier) ** 2 for one, count in plain)
     hint = "Only clip, step and rounds may differ then; or take shuffled batches, which may differ in their noise too."
-    alike = all(one == first for one, _ in found)
+    alike = all(one == first for one, _ in result)
     rule = "be alike in rate and noise where batches are sampled and a rule chooses"
-    require(alike, "algorithm.segments", rule, [str(one) for one, _ in found][:3], hint)
-    return tuple(Fraction(count) for _, count in found)
+    require(alike, "algorithm.segments", rule, [str(one) for one, _ in result][:3], hint)
+    return tuple(Fraction(count) for _, count in result)
 
 
 def at_most(candidates: Sequence[Mechanism], budget: float) -> Mechanism:

@@ -11,6 +11,7 @@ from fedveil.accounting.evaluator import (
     NOT_COMPUTED,
     Evaluator,
     bound_of,
+    for_group,
     group_log_delta,
     least_of,
     moves_of,
@@ -102,22 +103,7 @@ def _hidden_rows(run: LastIterate) -> list[Row]:
 
 def group_bound(evaluator: Evaluator, delta: float | None, epsilon: float | None, group: int) -> Bound:
     """Return a bound on a hidden run at a point, for so many units together."""
-    log_delta = evaluator.log_delta
-    if log_delta is None or group == 1:
-        return bound_of(evaluator, delta, epsilon)
-    if evaluator.grouped is not None:
-        return bound_of(evaluator.grouped(group), delta, epsilon)
-    together = group_log_delta(log_delta, group)
-    return bound_of(replace(evaluator, epsilon=None, log_delta=together, moves=None), delta, epsilon)
-
-
-def _log_delta_of_group(evaluator: Evaluator, group: int) -> Callable[[float], float]:
-    """Return the bound for so many records together: exactly if the bound knows it, otherwise hop by hop."""
-    if group > 1 and evaluator.grouped is not None:
-        together = evaluator.grouped(group).log_delta
-        return together if together is not None else lambda epsilon: 0.0
-    assert evaluator.log_delta is not None  # noqa: S101  callers leave out bounds that do not apply
-    return group_log_delta(evaluator.log_delta, group)
+    return bound_of(for_group(evaluator, group), delta, epsilon)
 
 
 def _released_rows(mechanism: Mechanism) -> list[Row]:
@@ -250,7 +236,5 @@ def certified_law(run: LastIterate, group: int = 1) -> FiniteLaw | LossCurve:
     if group == 1 and run.sampled and (pairs := best_pairs(run)) is not None:
         known = None if pairs.disclosed_mu is None else LossCurve(pairs.disclosed_mu**2, bracketed=False)
         return LossCurve(0.0, pairs.forward, pairs.backward, bracketed=False, known=known)
-    able = [
-        _log_delta_of_group(e, group) for e in evaluators(run) if e.status == "certified" and e.log_delta is not None
-    ]
-    return law_of_bounds(able)
+    able = [for_group(e, group) for e in evaluators(run) if e.status == "certified"]
+    return law_of_bounds([e.log_delta for e in able if e.log_delta is not None])

@@ -212,11 +212,11 @@ def _looks(run: LastIterate, who: Participation, distances: Indices, most: int) 
 def _mus(run: LastIterate, looks: Iterable[Look], who: Participation) -> Mus:
     """Return mu and weight of every kind of view; only the largest mu if the worst case counts."""
     state = hidden_run(run)
-    found, chances = [], []
+    result, chances = [], []
     for each, chance_of in _seen(run, looks):
-        found.append(np.sqrt(np.sum(each**2, axis=0)))
+        result.append(np.sqrt(np.sum(each**2, axis=0)))
         chances.append(chance_of)
-    mus, chance = np.stack(found), np.stack(chances)
+    mus, chance = np.stack(result), np.stack(chances)
     if state.weights is None or not secret_from_client(run, who):
         here = slice(None) if run.place is None else slice(run.place - 1, run.place)
         return np.array([np.max(mus[:, here])]), np.ones(1)

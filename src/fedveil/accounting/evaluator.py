@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,6 +89,16 @@ def epsilon_of(evaluator: Evaluator, delta: float) -> float:
     if evaluator.epsilon is not None:
         return evaluator.epsilon(delta)
     return smallest_epsilon(evaluator.log_delta, delta, tolerance=1e-7) if evaluator.log_delta is not None else math.inf
+
+
+def for_group(evaluator: Evaluator, size: int) -> Evaluator:
+    """Return the bound for so many records together: exactly if the bound knows it, otherwise hop by hop."""
+    if size == 1 or evaluator.log_delta is None:
+        return evaluator
+    if evaluator.grouped is not None:
+        return evaluator.grouped(size)
+    together = group_log_delta(evaluator.log_delta, size)
+    return replace(evaluator, epsilon=None, log_delta=together, moves=None, pairs=None)
 
 
 def group_log_delta(log_delta: Callable[[float], float], group: int) -> Callable[[float], float]:

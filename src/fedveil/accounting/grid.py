@@ -108,10 +108,10 @@ class Grid:
 
         A mishap has the same chance on both data sets, so it is added once and not multiplied by exp(epsilon).
         """
-        found = log_delta_on_grid(epsilon, log_delta, slack, self.total_variation, log_capped)
+        result = log_delta_on_grid(epsilon, log_delta, slack, self.total_variation, log_capped)
         if self.mishap == 0:
-            return found
-        return min(float(np.logaddexp(found, math.log(self.mishap))) + 1e-12, 0.0)
+            return result
+        return min(float(np.logaddexp(result, math.log(self.mishap))) + 1e-12, 0.0)
 
     def log_capped(self, moves: Moves | None) -> float:
         """Return the logarithm of the cost of imperfect samples if every release is seen.
@@ -136,14 +136,14 @@ def on_grid(grid: Grid, answer_at: Callable[[float], Answer], delta: float) -> A
     shares = [math.exp(-grid.slack.epsilon) * (1 - share) * delta for share in _SHARES]
     if not shares[-1] >= SMALLEST_DELTA:  # too little is left to ask for, so there is no finite guarantee
         return _raised(grid, answer_at(delta), delta, delta)
-    found = []
+    result = []
     for inner in shares:
         ideal = answer_at(inner)
-        found.append(_raised(grid, ideal, inner, delta))
-        kept = found[-1].epsilon < math.inf and found[-1].certified_by == ideal.certified_by
+        result.append(_raised(grid, ideal, inner, delta))
+        kept = result[-1].epsilon < math.inf and result[-1].certified_by == ideal.certified_by
         if kept or ideal.epsilon == math.inf:
             break
-    return min(reversed(found), key=lambda answer: answer.epsilon)
+    return min(reversed(result), key=lambda answer: answer.epsilon)
 
 
 def _raised(grid: Grid, ideal: Answer, inner: float, delta: float) -> Answer:

@@ -196,8 +196,24 @@ def _unhidden(run: LastIterate) -> Evaluator:
             return _over_places(run, log_laplace(epsilon, ratios))
 
         return Evaluator("unhidden", "certified", why, used_once, _moves(run))
-    mus = _distinct(run, unhidden_mus(run))
-    return Evaluator("unhidden", "certified", why, lambda e: mean_theta(mus, e), _moves(run))
+    return _by_mus("unhidden", why, run, unhidden_mus(run), _moves(run))
+
+
+def _by_mus(name: str, why: str, run: LastIterate, own: Vector, moves: Moves | None = None) -> Evaluator:
+    """Return the bound by the mu of every place.
+
+    In a public order a group of g moves no place by more than g times the worst one: closing plans add up, so mu is a
+    norm of the gaps (theory page: persons.md). Who is dealt secretly may share a round or not: such groups hop.
+    """
+    mus = _distinct(run, own)
+
+    def grouped(size: int) -> Evaluator:
+        moved = None if moves is None else tuple((size * move, count) for move, count in moves)
+        reason = f"{why}; all members of the group at the worst place"
+        return Evaluator(name, "certified", reason, lambda e: mean_theta((size * mus[0], mus[1]), e), moved)
+
+    public = hidden_run(run).weights is None
+    return Evaluator(name, "certified", why, lambda e: mean_theta(mus, e), moves, grouped=grouped if public else None)
 
 
 def _moves(run: LastIterate) -> Moves:
@@ -293,13 +309,7 @@ def _shift(run: LastIterate) -> Evaluator:
         return withdrawn(name, "with random stopping the block bound averages it over the stops")
     if not state.rounds.contracts:
         return withdrawn(name, no_contraction(run))
-    mus = _distinct(run, shift_mus(run))
-    return Evaluator(
-        name,
-        "certified",
-        "later noise closes the gap at the best pace" + _growth(state),
-        lambda e: mean_theta(mus, e),
-    )
+    return _by_mus(name, "later noise closes the gap at the best pace" + _growth(state), run, shift_mus(run))
 
 
 def _stopped_shift(run: LastIterate) -> Evaluator:

@@ -19,6 +19,7 @@ from fedveil.privacy.mechanism import (
     Primitive,
     SampledGaussian,
     ShuffledGaussian,
+    sensitivity,
 )
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.arsinh import LARGEST_SHIFT, ArsinhLaw
@@ -40,6 +41,7 @@ from fedveil.theory.loss import (
 )
 from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon
 from fedveil.theory.sampled_poisson import group_exchange_law
+from fedveil.theory.star_law import fixed_size_group
 
 Counted = tuple[tuple[LossLaw, int], ...]
 
@@ -247,6 +249,12 @@ def _of_group(mechanism: Primitive, size: int, hidden: Callable[[LastIterate], F
             return LossCurve(0.0, ((removal, 1),), ((addition, 1),))
         case SampledGaussian(sampling="poisson", rate=rate) if size <= LARGEST_GROUP:
             return _symmetric(group_exchange_law(mechanism.mu, rate, size))
+        case SampledGaussian(rate=1.0):
+            return LossCurve((size * sensitivity(mechanism.neighbours) * mechanism.mu) ** 2)
+        case SampledGaussian(sampling="fixed-size", rate=rate) if size <= LARGEST_GROUP:
+            exchanged = mechanism.neighbours == "replace-one"
+            ahead, back = fixed_size_group(mechanism.mu, rate, size, exchanged=exchanged)
+            return LossCurve(0.0, ((ahead, 1),), ((back, 1),), bracketed=False)
         case ApproximateDP():
             return _symmetric(_approximate(group_of(mechanism, size)), bracketed=False)
         case LastIterate():

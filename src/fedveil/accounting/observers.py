@@ -77,8 +77,8 @@ def calibrate_views(
     aim = epsilon * (1 - 1e-6)  # so that inverting the curve again stays below the target
 
     def noisy(factor: float) -> LastIterate:
-        found = scaled(run, factor)
-        return found if isinstance(found, LastIterate) else run
+        result = scaled(run, factor)
+        return result if isinstance(result, LastIterate) else run
 
     def excess(log_factor: float) -> float:
         values = [
@@ -90,8 +90,8 @@ def calibrate_views(
 
     def dear(log_factor: float, changed: Neighbours | None = None) -> float:
         """In terms of epsilon, which falls nearly like a power of the noise."""
-        found = noisy(math.exp(log_factor))
-        value = least_epsilon(views_of(replace(found, neighbours=changed) if changed else found), delta)
+        result = noisy(math.exp(log_factor))
+        value = least_epsilon(views_of(replace(result, neighbours=changed) if changed else result), delta)
         return math.log(max(value, 1e-300)) - math.log(aim)
 
     if run.order == "independent" and run.neighbours == "replace-one":
@@ -164,11 +164,11 @@ def _final(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
 
     Coupling of positions exchanges single units, so it needs clients with one unit each.
     """
-    found = evaluators(run)
+    result = evaluators(run)
     if not who.whole_clients:
-        return found
+        return result
     why = "whole clients are dealt, so exchanging two rounds of a unit moves all units of its client"
-    return [withdrawn(e.name, why) if e.name == "position" and e.log_delta is not None else e for e in found]
+    return [withdrawn(e.name, why) if e.name == "position" and e.log_delta is not None else e for e in result]
 
 
 def every_update(run: LastIterate, why: str) -> Sequence[Evaluator]:
@@ -231,11 +231,11 @@ class Shares:
 
     def honest(self, run: LastIterate) -> Vector:
         """Return the number of honest clients that surely answer, in each round."""
-        found = per_round(self.cohort, run) - self.dropouts - self.colluders
-        if not bool(np.all(found >= 1)):
+        result = per_round(self.cohort, run) - self.dropouts - self.colluders
+        if not bool(np.all(result >= 1)):
             missing = f"{self.dropouts} dropouts and {self.colluders} colluders"
             raise CannotCertify(f"a round of {per_round(self.cohort, run).min():g} clients tolerates no {missing}")
-        return found
+        return result
 
     def beside(self, run: LastIterate) -> Vector:
         """Return the share of each round's planned variance that a site with clients in it does not know.
@@ -293,11 +293,11 @@ def _curious(run: LastIterate, who: Participation, shares: Shares) -> Sequence[E
     # knows more because others may be missing, all noise is counted as less.
     cohort = per_round(shares.cohort, run)
     usual = np.where(cohort > 1, (cohort - 1) / cohort, 1.0)
-    found = _apart(curious_bounds(_scaled(run, np.minimum(1.0, left / usual)), who), shares)
+    result = _apart(curious_bounds(_scaled(run, np.minimum(1.0, left / usual)), who), shares)
     if not shares.named:
-        return found
+        return result
     why = "clients of a round learn who else is in it, so one of them may know whether the victim is"
-    return [withdrawn(e.name, why) if e.name == "position" and e.log_delta is not None else e for e in found]
+    return [withdrawn(e.name, why) if e.name == "position" and e.log_delta is not None else e for e in result]
 
 
 def _apart(found: Sequence[Evaluator], shares: Shares) -> Sequence[Evaluator]:

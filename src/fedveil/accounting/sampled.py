@@ -18,7 +18,7 @@ from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
-from fedveil.theory.closing import Part, at_once, check_plan, lengths
+from fedveil.theory.closing import Part, at_once, check_plan, lengths, own_lengths
 from fedveil.theory.composition import log_delta_upper, profile, two_hops, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
@@ -527,8 +527,9 @@ def _summands(rounds: Rounds, parts: Sequence[Part], choices: float, *, merged: 
     A record that takes no part is not shifted; it counts as shifted by next to nothing, and longer is safe.
     """
     counts: dict[tuple[tuple[float, float], ...], int] = {}
-    for part in parts:
-        mus = np.sort(lengths(rounds, part))
+    alone = own_lengths(rounds, parts)
+    for each in [lengths(rounds, part) for part in parts] if alone is None else alone[:, None]:
+        mus = np.sort(each)
         mus = _rounded_up(mus) if merged else mus
         if mus[-1] <= mus[0] * (1 + 1e-9):
             classes = np.array([mus[-1]]), np.array([float(mus.size)])

@@ -42,10 +42,10 @@ class TrialCurve:
         """Return the curve of these candidates; refuse a candidate of which nothing is certified."""
         kept = []
         for points in candidates:
-            found = sorted((e, d) for e, d in points if 0 <= e < _WIDEST and 0 <= d <= 1)
-            if not found:
+            result = sorted((e, d) for e, d in points if 0 <= e < _WIDEST and 0 <= d <= 1)
+            if not result:
                 raise CannotCertify("one of the candidates promises nothing against this observer")
-            kept.append(_falling(found))
+            kept.append(_falling(result))
         return cls(tuple(kept), score_mu)
 
     def delta(self, epsilon: float) -> float:
@@ -93,13 +93,13 @@ def _falling(points: Points) -> tuple[tuple[float, float], ...]:
     For an (epsilon, delta) private pair no event's probability differs by more than the first delta.
     """
     start = min(1.0, *((math.expm1(e) + 2 * d) / (math.exp(e) + 1) for e, d in points))
-    found = [(0.0, start)]
+    result = [(0.0, start)]
     for epsilon, delta in points:
-        if epsilon == found[-1][0]:
-            found[-1] = (epsilon, min(delta, found[-1][1]))
-        elif delta < found[-1][1]:
-            found.append((epsilon, delta))
-    return tuple(found)
+        if epsilon == result[-1][0]:
+            result[-1] = (epsilon, min(delta, result[-1][1]))
+        elif delta < result[-1][1]:
+            result.append((epsilon, delta))
+    return tuple(result)
 
 
 def _chord(points: Points, epsilon: float) -> float:

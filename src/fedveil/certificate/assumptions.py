@@ -7,6 +7,7 @@ from fedveil.data.records import DataShape
 from fedveil.planning.plan import AnyPlan, Plan
 from fedveil.planning.selection import Selection
 from fedveil.privacy.guarantee import Adversary
+from fedveil.privacy.target import Target
 from fedveil.stages.evaluate.request import Apart
 from fedveil.stages.evaluate.words import apart_rows, apart_words
 from fedveil.stages.evaluate.words import assumption_rows as evaluation_rows
@@ -75,6 +76,7 @@ def _measured(plan: MeasuredPlan, adversary: Adversary) -> list[Row]:
     if plan.blank_rows:
         how = "declared: such a row stays as a record that adds nothing"
         rows.append(("rows with a missing value that were dropped", "blank records", how))
+    rows += _persons(plan.target)
     rows.append(("randomness", "256-bit key", source))
     if plan.evaluation:
         return [*rows, *evaluation_rows(plan.evaluation, plan.target, plan.data.classes)]
@@ -102,6 +104,7 @@ def _common(plan: Plan) -> list[Assumption]:
     return [
         Assumption(_PUBLIC_SHAPE, shape, _IN_THE_PLAN),
         *_placed(plan),
+        *(Assumption(*row) for row in _persons(plan.target)),
         *_mapped(plan),
         Assumption("feature bound", f"{data.bound:.12g}", "every row is cut to it when the data are read"),
         Assumption("randomness", "256-bit key", source),
@@ -133,6 +136,17 @@ def _selected(selection: Selection, apart: Apart | None) -> list[tuple[str, str,
         ("what is seen of the other trials", "nothing: no model, no score, not their number, not their time", kept),
         ("the assumptions below", "hold for every candidate", "each is carried out as a run of its own plan would be"),
     ]
+
+
+def _persons(target: Target) -> list[Row]:
+    """Return what is assumed about persons, where they are protected."""
+    if target.unit != "person":
+        return []
+    how = (
+        "a person's first rows are used and the others count as blank, by row numbers alone; declared: the column that "
+    )
+    how += "names persons is public and right, and a person whom two data holders know counts as two"
+    return [("records of one person", f"at most {target.largest_person}", how)]
 
 
 def _mapped(plan: Plan) -> list[Assumption]:

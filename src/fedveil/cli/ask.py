@@ -9,7 +9,7 @@ from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.show import Json, out, plain_table, show, tell_guarantees, tell_total, total_json
 from fedveil.core.errors import require
 from fedveil.engine.system import System
-from fedveil.jobs.ask import PAGE, AskResult, Precision, ask_local, ask_on, ask_study, plan_questions
+from fedveil.jobs.ask import PAGE, AskResult, Precision, Spending, ask_local, ask_on, ask_study, plan_questions
 from fedveil.jobs.remote_synthesis import How
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.measured.plan import MeasuredPlan
@@ -48,11 +48,11 @@ def ask_questions(
 def show_plan(questions: Path, quiet: bool, as_json: bool) -> None:
     """Show how precise the answers to a question file will be."""
     with waiting("reading the data", quiet=as_json or quiet):
-        planned, expected = plan_questions(questions)
-    show(_plan_json(planned, expected), as_json, lambda: _tell_plan(planned, expected))
+        planned, expected, spent = plan_questions(questions)
+    show(_plan_json(planned, expected, spent), as_json, lambda: _tell_plan(planned, expected, spent))
 
 
-def _plan_json(plan: MeasuredPlan, expected: list[Precision]) -> dict[str, Any]:
+def _plan_json(plan: MeasuredPlan, expected: list[Precision], spent: Spending) -> dict[str, Any]:
     rows = [
         {
             "question": one.question,
@@ -63,10 +63,18 @@ def _plan_json(plan: MeasuredPlan, expected: list[Precision]) -> dict[str, Any]:
         for one in expected
     ]
     promised = plan.promise(plan.target.adversary).epsilon
-    return {"epsilon": promised, "delta": plan.target.delta, "charged": 0, "expected": rows}
+    ledger = {
+        "spent": finite_or_none(spent.before),
+        "with_these": finite_or_none(spent.after),
+        "delta": spent.delta,
+        "cap": spent.cap,
+        "left": spent.left,
+    }
+    found = {"epsilon": promised, "delta": plan.target.delta, "noise": plan.sums.law}
+    return {**found, "charged": 0, "expected": rows, "ledger": ledger}
 
 
-def _tell_plan(plan: MeasuredPlan, expected: list[Precision]) -> None:
+def _tell_plan(plan: MeasuredPlan, expected: list[Precision], spent: Spending) -> None:
     target = plan.target
     out().print(f"questions: {len(expected)}, one {target.unit}, {target.neighbours}, delta {target.delta:g}")
     rows = []
@@ -74,6 +82,7 @@ def _tell_plan(plan: MeasuredPlan, expected: list[Precision]) -> None:
         widths = {f"epsilon {epsilon:g}": _width(width) for epsilon, width in one.half_widths.items()}
         rows.append({"question": one.question, "half-width of": f"{one.what} ({one.unit})".replace(" ()", "")} | widths)
     plain_table(rows)
+    out().print(spent.sentence(), soft_wrap=True)
     out().print("Half-widths of 95% intervals of the noise, if every record is asked about. Nothing was charged.")
 
 

@@ -1,6 +1,6 @@
 """The command that attacks: a finished run, or the accountants themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedveil.audit.finding import Finding, Verdict
-from fedveil.audit.record import FILE, write_audit
+from fedveil.audit.record import FILE, Audit, write_audit
 from fedveil.certificate.certify import is_measured
 from fedveil.cli.show import Json, Module, out, rounded_up, show
 from fedveil.core.errors import BadValue, require, why
@@ -21,9 +21,10 @@ from fedveil.core.strict_json import read_object
 from fedveil.engine.files import PRIVATE, PUBLIC, private_folder, write_atomically
 from fedveil.noise.entropy import Entropy
 from fedveil.privacy.guarantee import Neighbours
-from fedveil.stages.measured.plan import GENERATOR
 
-Target = Annotated[Path | None, typer.Argument(help="The folder of a run or of a generator, or a mechanism file.")]
+Target = Annotated[
+    Path | None, typer.Argument(help="The folder of a run, of answers or of a generator; or a mechanism file.")
+]
 
 _CONCLUSIONS: dict[Verdict, str] = {
     "broken": "BROKEN: the certificate does not hold.",
@@ -69,12 +70,10 @@ def audit(
         return
     if target is None:
         raise BadValue("fedveil audit must be given the folder of a run, a mechanism file, --command or --log.")
-    trained = target.is_dir() and not is_measured(target, GENERATOR)
-    require(trained or study is None, "--study", "be left out for a generator and for a mechanism file", str(study))
-    if is_measured(target, GENERATOR):
-        code = _audit_generator(target, runs, alarm, quiet, as_json)
-    elif target.is_dir():
-        code = _audit_run(target, study, (runs, processes, shadows, alarm, canary_alarm), quiet, as_json)
+    require(target.is_dir() or study is None, "--study", "be left out for a mechanism file", str(study))
+    if target.is_dir():
+        attack = _audit_measured if is_measured(target) else _audit_run
+        code = attack(target, study, (runs, processes, shadows, alarm, canary_alarm), quiet, as_json)
     else:
         code = _audit_mechanism(target, delta, as_json)
     if code:
@@ -94,19 +93,33 @@ def _audit_run(
     wanted = Effort(runs=runs, processes=processes, shadows=shadows, alarm=alarm, canary_alarm=canary_alarm)
     with _telling(quiet or as_json) as tell:
         audited = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
-    if audited.private is not None:
+    return _conclude(folder, audited.public, audited.private, audited.skipped, write_report, quiet, as_json)
+
+
+def _conclude(
+    folder: Path,
+    public: Audit,
+    private: Audit | None,
+    skipped: tuple[str, ...],
+    report: Callable[[Path], Path] | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Write the findings, private ones apart, and the page anew; show them, and return the exit code."""
+    if private is not None:
         closed = private_folder(folder / "private")  # a copy of only the public files of a run has no private folder
-        write_atomically(closed / FILE, write_audit(audited.private).encode(), mode=PRIVATE)
-    write_atomically(folder / FILE, write_audit(audited.public).encode(), mode=PUBLIC)
-    page = write_report(folder)
-    findings = (*audited.public.findings, *(audited.private.findings if audited.private else ()))
+        write_atomically(closed / FILE, write_audit(private).encode(), mode=PRIVATE)
+    write_atomically(folder / FILE, write_audit(public).encode(), mode=PUBLIC)
+    written = [str(folder / FILE), *([] if report is None else [str(report(folder))])]
+    own = () if private is None else private.findings
+    findings = (*public.findings, *own)
     verdict = _verdict(findings)
     result = {
         "verdict": verdict,
-        **read_object(write_audit(audited.public), "audit.json"),
-        "private_findings": [row.as_json() for row in audited.private.findings] if audited.private else [],
-        "skipped": list(audited.skipped),
-        "written": [str(folder / FILE), str(page)],
+        **read_object(write_audit(public), "audit.json"),
+        "private_findings": [row.as_json() for row in own],
+        "skipped": list(skipped),
+        "written": written,
     }
 
     def text() -> None:
@@ -114,35 +127,36 @@ def _audit_run(
             return
         if findings:
             _table(findings)
-        for row in audited.skipped:
+        for row in skipped:
             out().print(f"left out: {row}")
-        if audited.private is not None and audited.private.findings:
+        if own:
             out().print("Membership inference read records that are not public: its findings stay in private/.")
         out().print(_CONCLUSIONS[verdict])
-        out().print(f"written: {folder / FILE} (open {page})")
+        out().print(f"written: {' (open '.join(written)}{')' * (len(written) > 1)}")
 
     show(result, as_json, text)
-    return 1 if audited.broken else 0
+    return 1 if verdict == "broken" else 0
 
 
-def _audit_generator(folder: Path, runs: int, alarm: float, quiet: bool, as_json: bool) -> int:
-    """The distinguishing game on the measurements of a generator, with the noise of its plan."""
-    from fedveil.jobs.attack.generator import audit_generator  # imported here because fitting is slow to import
+def _audit_measured(
+    folder: Path, study: Path | None, effort: tuple[int, int, int, float, float], quiet: bool, as_json: bool
+) -> int:
+    """Attack answers, a generator or another stage of noisy sums."""
+    from fedveil.jobs.attack.measured import audit_measured  # imported here because fitting is slow to import
 
+    runs, _, shadows, alarm, canary_alarm = effort
     with _telling(quiet or as_json) as tell:
-        audited = audit_generator(folder, runs, Entropy.from_system(), alarm=alarm, watch=tell)
-    write_atomically(folder / FILE, write_audit(audited).encode(), mode=PUBLIC)
-    verdict = _verdict(audited.findings)
-
-    def text() -> None:
-        if not quiet:
-            _table(audited.findings)
-            out().print(_CONCLUSIONS[verdict])
-            out().print(f"written: {folder / FILE}")
-
-    result = {"verdict": verdict, **read_object(write_audit(audited), "audit.json"), "written": [str(folder / FILE)]}
-    show(result, as_json, text)
-    return 1 if audited.broken else 0
+        audited = audit_measured(
+            folder,
+            runs,
+            Entropy.from_system(),
+            study=study,
+            shadows=shadows,
+            alarm=alarm,
+            canary_alarm=canary_alarm,
+            watch=tell or (lambda _: None),
+        )
+    return _conclude(folder, audited.public, audited.private, audited.skipped, None, quiet, as_json)
 
 
 @dataclass(frozen=True, slots=True)

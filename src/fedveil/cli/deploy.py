@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -15,10 +15,11 @@ from fedveil.core.errors import BadValue, require
 from fedveil.core.files import PUBLIC, write_atomically
 from fedveil.federation.aggregator.trace import picture, read_status
 from fedveil.federation.deploy.check import check_place
-from fedveil.federation.deploy.files import Wanted, rekey, write_deployment
+from fedveil.federation.deploy.files import Engine, Wanted, rekey, write_deployment
 from fedveil.jobs.remote import run_local
 from fedveil.report.markup import prose_page
 
+EngineName = Annotated[str, typer.Option("--engine", help="What carries the messages: flower or nvflare.")]
 deploy = App(help="Many machines: write a deployment, check it, try it on this machine.")
 
 
@@ -33,11 +34,12 @@ def init(
     port: Annotated[int, typer.Option("--port", help="The port that is open to sites: the proxy's.")] = 9092,
     inside: Annotated[int, typer.Option("--inside-port", help="The link's own, on its machine alone.")] = 9093,
     days: Annotated[int, typer.Option("--days", help="How long the certificates are valid.")] = 365,
+    engine: EngineName = "flower",
     as_json: Json = False,
 ) -> None:
     """Write keys, certificates, unit files, a proxy's configuration and a page of instructions."""
     names = tuple(name.strip() for name in sites.split(","))
-    wanted = Wanted(sites=names, host=host, port=port, inside=inside, days=days, holder=holder)
+    wanted = Wanted(sites=names, host=host, port=port, inside=inside, days=days, holder=holder, engine=_engine(engine))
     write_deployment(folder, wanted, datetime.now(UTC))
     page = folder / "README.html"
     text = (folder / "README.md").read_text(encoding="utf-8")
@@ -72,7 +74,7 @@ def new_keys(
 ) -> None:
     """New keys for a site, made where they are used: only the public halves leave it."""
     rekey(folder)
-    public = [str(folder / "identity.pub"), str(folder / "node.pub")]
+    public = [str(path) for path in (folder / "identity.pub", folder / "node.pub") if path.exists()]
     show({"send": public}, as_json, lambda: out().print(f"send these to the aggregator: {', '.join(public)}"))
 
 
@@ -83,6 +85,7 @@ def local(
     sites: Annotated[int, typer.Option("--sites", help="How many sites share the study's clients.")] = 3,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     trace: Annotated[Path | None, typer.Option("--trace", help="A file for a timeline of all rounds.")] = None,
+    engine: EngineName = "flower",
     module: Module = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -91,7 +94,9 @@ def local(
     interrupt_on_signals()
     with progress(quiet) as watch:
         tell = report_sites(quiet)
-        result = run_local(study, folder, sites, resume=resume, watch=watch, tell=tell, trace=trace)
+        result = run_local(
+            study, folder, sites, resume=resume, watch=watch, tell=tell, trace=trace, engine=_engine(engine)
+        )
     if trace is not None and not (quiet or as_json):
         out().print(picture(trace.read_text(encoding="utf-8")), highlight=False, soft_wrap=True)
     show_result(result, quiet, as_json)
@@ -115,6 +120,11 @@ def status(
             out().print(f"waiting for: {', '.join(told['waiting_for'])}", highlight=False)
 
     show(told, as_json, text)
+
+
+def _engine(name: str) -> Engine:
+    require(name in get_args(Engine), "--engine", f"be one of {', '.join(get_args(Engine))}", name)
+    return cast(Engine, name)
 
 
 def register(app: typer.Typer) -> None:

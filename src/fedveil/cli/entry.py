@@ -17,7 +17,8 @@ from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft
 from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
 from fedveil.jobs.remote_synthesis import How
-from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.privacy.guarantee import NAMELESS, Neighbours
+from fedveil.privacy.target import LARGEST_PERSON
 from fedveil.stages.profile.found import Profile
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
@@ -42,6 +43,8 @@ def init(
     classes: Classes = None,
     range_: Range = None,
     client: Client = None,
+    person: Annotated[str | None, typer.Option("--person-column", help="The column that names persons.")] = None,
+    largest: Annotated[int, typer.Option("--largest-person", help="Most rows of one person to use.")] = 1,
     ignore: Ignore = None,
     keep: Keep = None,
     numbers: NumberColumns = None,
@@ -58,12 +61,15 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Draft a study from the names and types of the columns; no value enters it, and nothing is charged."""
+    require(person is not None or largest == 1, "--largest-person", "go with --person-column", largest)
+    require(1 <= largest <= LARGEST_PERSON, "--largest-person", f"lie between 1 and {LARGEST_PERSON}", largest)
     wish = Wish(
         data=data,
         target=target,
         classes=_words(classes),
         range=None if range_ is None else _pair(range_),
         client_column=client,
+        person=None if person is None else (person, largest),
         ignore=tuple(ignore or ()),
         keep=tuple(keep or ()),
         numbers=tuple(numbers or ()),
@@ -126,7 +132,7 @@ def profile(
     if on is not None:
         _profile_on(Path(data), epsilon, folder, on, resume, as_json)
         return
-    require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
+    require(unit in NAMELESS, "--unit", f"be one of {', '.join(NAMELESS)}", unit)
     known = get_args(Neighbours)
     require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
     require(unit == "record" or client is not None, "--client-column", "be given with --unit client", client)
@@ -216,11 +222,11 @@ def _tell_columns(data: str, columns: Columns, draft: Draft) -> None:
 def _tell_holder(columns: Columns, draft: Draft) -> None:
     """Say on standard error what only the data holder may know, since it was told from values."""
     repeated = [name for name in columns.repeated if name not in (draft.client_column, draft.target.column)]
-    if draft.client_column is None and repeated:
+    if draft.client_column is None and draft.person is None and repeated:
         Console(stderr=True).print(
             f"Note, not published: values of {', '.join(map(repr, repeated))} occur in several rows. If they "
-            f"name people, one record is not one person; protect whole people by --client-column {repeated[0]} and "
-            'privacy.unit = "client".',
+            f"name people, one record is not one person; protect whole people: --person-column {repeated[0]} and "
+            "--largest-person, the most rows of one that may be used.",
             highlight=False,
             markup=False,
             soft_wrap=True,

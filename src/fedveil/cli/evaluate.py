@@ -10,7 +10,7 @@ from fedveil.cli.quality import tell_evaluation, tell_quality
 from fedveil.cli.show import Json, Module, out, rounded_up, show, tell_total, total_json
 from fedveil.core.errors import require
 from fedveil.jobs.evaluation import Evaluated, evaluate_model, evaluate_publicly
-from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.privacy.guarantee import NAMELESS, Neighbours
 from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.model import load_model
 
@@ -47,7 +47,7 @@ def evaluate(
     """Measure a released model on other records: privately, with a certificate, or exactly on public ones."""
     hint = "Give --epsilon for records that are not public, and --public for records that are."
     require(public != (epsilon is not None), "--epsilon", "be given, or --public, and not both", epsilon, hint)
-    require(unit in get_args(Unit), "--unit", f"be one of {', '.join(get_args(Unit))}", unit)
+    require(unit in NAMELESS, "--unit", f"be one of {', '.join(NAMELESS)}", unit)
     known = get_args(Neighbours)
     require(neighbours in known, "--neighbours", f"be one of {', '.join(known)}", neighbours)
     loaded = load_model(model)

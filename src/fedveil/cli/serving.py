@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from fedveil.federation.flower.processes import end_with_parent
+from fedveil.federation.carrying.processes import end_with_parent
 
 _MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of the C library
 _LARGE: Final = 2**18  # bytes of an array that is given back to the system when it is freed

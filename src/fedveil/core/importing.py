@@ -136,11 +136,11 @@ def named(text: str, what: str) -> Any:
     file, _, name = text.partition(":")
     with own_path(text):
         try:
-            found = getattr(import_module(file), name, None)
+            result = getattr(import_module(file), name, None)
         except Exception as error:  # a user's file may fail in any way
             raise BadValue(f"{what} must {_NAME}, got {text!r}: {type(error).__name__}: {error}.") from error
-    require(callable(found), what, f"name a function in {file}", text)
-    return found
+    require(callable(result), what, f"name a function in {file}", text)
+    return result
 
 
 def own_path(text: str) -> AbstractContextManager[None]:

@@ -21,12 +21,12 @@ def read_json(text: str | bytes, what: str) -> Any:
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in result:
                 raise BadValue(f"{what} must name every key once, and it names {key[:80]!r} twice.")
-            found[key] = value
-        return found
+            result[key] = value
+        return result
 
     def no_number(name: str) -> Any:
         raise BadValue(f"{what} must hold finite numbers, and it says {name}.")

@@ -12,12 +12,13 @@ from fedveil.data.cells import Texts
 from fedveil.data.features import features_of
 from fedveil.data.fingerprint import Part, RawRows, rows_of
 from fedveil.data.missing import Mask, above, class_indices, scaled, settle_missing, without_client
+from fedveil.data.persons import persons_of
 from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import total_bound
 from fedveil.data.sources import client_names, read
 from fedveil.data.spec import HeldOut, Source, Split
-from fedveil.data.split import held_out_clients, held_out_rows, natural_owners, owners
+from fedveil.data.split import held_out_rows, held_out_whole, natural_owners, owners
 from fedveil.data.table import LABEL, Table
 
 Generators = Callable[[int], np.random.Generator]  # makes a generator from a seed of the study
@@ -75,13 +76,15 @@ class Loaded:
 class Prepared:
     """Bounded rows with targets, one for each row as read, before clients are assigned; a dropped row is blank.
 
-    ``client``: what the data say about owners; ``owned``: which rows have one (all, if the data say nothing).
+    ``client``: what the data say about owners; ``owned``: which rows have one (all, if the data say nothing);
+    ``person``: whose each row is, where persons are protected.
     """
 
     features: Matrix
     targets: Vector
     client: Texts | None
     owned: Mask
+    person: Texts | None = None
     classes: int
     bound: float
     dropped_rows: int
@@ -197,6 +200,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
     table, source = read(source, base)
     client = client_of(table, source, split, base)
     filled = settle_missing(table, source)
+    person = persons_of(table, source, client, filled.dropped)
     features, names = features_of(table, filled, source)
     targets, classes = targets_of(table, source, filled.dropped)
     nobody = without_client(table, source) if split.kind == "column" else np.zeros_like(filled.dropped)
@@ -206,6 +210,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         targets=targets,
         client=client,
         owned=~nobody,
+        person=person,
         classes=classes,
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(filled.dropped.sum()),
@@ -220,7 +225,8 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
 def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]:
     """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
     gone = int(dropped.sum())
-    notes = [f"{gone:,} rows lack a value and were dropped; they count as records without content."] if gone else []
+    why = "lack a value" if source.largest_person is None else "lack a value, or their person has too many,"
+    notes = [f"{gone:,} rows {why} and were dropped; they count as records without content."] if gone else []
     if source.labelling.target_scale is not None and table.predicted:
         low, high = source.labelling.target_scale
         target = table.numbers(None, source.reading.missing)[~dropped]
@@ -232,11 +238,13 @@ def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]
 
 
 def _held_out(whole: Prepared, fraction: float, seed: int, generator: Generators, whole_clients: bool) -> Mask:
-    """Return the rows kept from training, chosen by row number, or by client name if whole clients are protected."""
-    if whole.client is None or not whole_clients:
+    """Return the rows kept from training, chosen by row number, or by name where clients or persons are protected."""
+    names = whole.client if whole_clients else whole.person
+    if names is None:
         return held_out_rows(whole.targets.size, fraction, generator(seed))
     chosen = np.zeros(whole.targets.size, dtype=np.bool_)
-    chosen[whole.owned] = held_out_clients(whole.client.rows(whole.owned), fraction, seed)
+    what = "clients" if whole_clients else "persons"
+    chosen[whole.owned] = held_out_whole(names.rows(whole.owned), fraction, seed, what)
     return chosen
 
 
@@ -256,7 +264,12 @@ def _trained(whole: Prepared, rows: Mask, split: Split, generator: Generators) -
     if whole.client is not None:
         owner, names = natural_owners(whole.client.rows(rows))
         return whole.records(rows, owner, names, len(names))
-    owner, count = owners(split, whole.targets[rows], generator(split.seed))
+    if whole.person is None:
+        owner, count = owners(split, whole.targets[rows], generator(split.seed))
+    else:  # a person's rows stay together: persons are dealt, as if each were one row
+        first, person = np.unique(whole.person.codes[rows], return_index=True, return_inverse=True)[1:]
+        owner, count = owners(split, whole.targets[rows][first], generator(split.seed))
+        owner = owner[person.reshape(-1)]
     named = split.kind != "record" and count <= MOST_NAMES
     return whole.records(rows, owner, tuple(f"client {index + 1}" for index in range(count)) if named else (), count)
 

@@ -28,8 +28,8 @@ KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 def open_idx(path: Path, labels: Path | None) -> Opened:
     """Return images as flat rows, with columns named by their position from 0; without labels they are zeros."""
-    images = _array(path)
-    marks = np.zeros(len(images), dtype=np.uint8) if labels is None else _array(labels)
+    images = idx_array(path)
+    marks = np.zeros(len(images), dtype=np.uint8) if labels is None else idx_array(labels)
     require(images.ndim >= 2, path.name, "hold an array of rows or images", f"{images.ndim} dimensions")
     own = path if labels is None else labels
     require(marks.ndim == 1, own.name, "hold one label for each row", f"{marks.ndim} dimensions")
@@ -40,7 +40,7 @@ def open_idx(path: Path, labels: Path | None) -> Opened:
     return block_of(flat, marks, tuple(str(j) for j in range(width)), path.name, "record")
 
 
-def _array(path: Path) -> Array:
+def idx_array(path: Path) -> Array:
     """Return the array in a file: two zero bytes, a type, the number of dimensions, their sizes, the values."""
     with bytes_of(path) as stream:
         head = stream.read(4)
@@ -234,7 +234,7 @@ def open_shipped(source: Source, name: str) -> tuple[Opened, Source]:
 
 def _completed(source: Source, name: str, names: tuple[str, ...]) -> Source:
     features = source.features.columns or tuple(column for column in names if column not in source.features.ignore)
-    apart = {*source.features.categories, source.client_column}
+    apart = {*source.features.categories, source.client_column, source.person_column}
     if source.features.default_scale is None and source.learned != "all":
         known = {n: r for n, r in zip(names, RANGES[name], strict=True) if n in features and n not in apart}
         source = source.with_keys(scale={**known, **source.features.scale})

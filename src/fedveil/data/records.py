@@ -3,6 +3,7 @@
 import hashlib
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector, number, whole
 from fedveil.data.fingerprint import RawRows
+from fedveil.data.lazy_rows import LazyRows
 from fedveil.data.row_rule import RowRule
 from fedveil.data.rows import row_norms
 
@@ -72,9 +74,10 @@ class Records:
             require(False, "Records.owner", "give every client a record", f"none for {self.name(int(empty[0]))}")
         object.__setattr__(self, "sizes", sizes)
         for name in ("features", "targets", "owner", "sizes"):
-            view = getattr(self, name).view()  # a view, so that the caller's own array stays writable
-            view.setflags(write=False)
-            object.__setattr__(self, name, view)
+            if isinstance(values := getattr(self, name), np.ndarray):
+                view = values.view()  # a view, so that the caller's own array stays writable
+                view.setflags(write=False)
+                object.__setattr__(self, name, view)
 
     def __len__(self) -> int:
         return int(self.targets.size)
@@ -142,7 +145,11 @@ class Records:
         shape = (*self.features.shape, self.clients, self.classes, self.bound, self.names)
         head = repr(shape).encode()
         digest.update(len(head).to_bytes(8, "little") + head)
-        for values in (self.features, self.targets, self.owner):
+        features: Any = self.features
+        if isinstance(features, LazyRows):  # of their cells, which are far fewer than the numbers made of them
+            digest.update(features.identity(key))
+            features = features.chosen
+        for values in (features, self.targets, self.owner):
             little = values.astype(values.dtype.newbyteorder("<"), copy=False)
             digest.update(np.ascontiguousarray(little).data)
         return digest.hexdigest()
@@ -156,7 +163,8 @@ def may_share_clients(train: Records, held: Records) -> bool:
 
 def _check_arrays(records: Records) -> None:
     features, rows = records.features, len(records.targets)
-    fine = isinstance(features, np.ndarray) and features.dtype == np.float64 and features.flags.c_contiguous
+    array = isinstance(features, np.ndarray) and features.dtype == np.float64 and features.flags.c_contiguous
+    fine = array or isinstance(features, LazyRows)
     require(fine, "Records.features", "be a C-contiguous array of float64", getattr(features, "dtype", type(features)))
     require(features.ndim == 2 and features.shape[1] >= 1, "Records.features", "have rows and columns", features.shape)
     require(rows >= 1, "Records", "hold at least one record", rows)
@@ -169,16 +177,9 @@ def _check_arrays(records: Records) -> None:
 
 def _check_values(records: Records) -> None:
     require(0 < records.bound < math.inf, "Records.bound", "be finite and positive", records.bound)
-    norms = row_norms(records.features)
-    wrong = np.flatnonzero(~(norms <= records.bound))
-    if wrong.size:
-        row = int(wrong[0])
-        rule = f"be finite with norm at most {records.bound!r}"
-        require(False, f"Records.features, row {row}", rule, float(norms[row]), "Cut it with cut_rows.")
+    _check_rows(records)
     require(records.classes == 0 or records.classes >= 2, "Records.classes", "be 0 or at least 2", records.classes)
     blank = records.blank
-    hint = "A blank record has a row of zeros and the target NaN."
-    require(not records.features[blank].any(), "Records.targets", "be finite", "NaN", hint)
     targets = records.targets[~blank] if blank.any() else records.targets
     require(np.isfinite(targets).all(), "Records.targets", "be finite", "infinity")
     if records.classes:
@@ -190,3 +191,20 @@ def _check_values(records: Records) -> None:
     require(inside.all(), "Records.owner", f"lie between 0 and {clients - 1}", "something else")
     right = not records.names or len(records.names) == clients
     require(right, "Records.names", f"name all {clients} clients or none", len(records.names))
+
+
+def _check_rows(records: Records) -> None:
+    """Refuse rows beyond the bound, and blank records with content; rows made when they are read are checked then."""
+    blank, features = records.blank, cast(Matrix | LazyRows, records.features)
+    if isinstance(features, LazyRows):
+        fits = features.bound == records.bound and bool(np.all(features.chosen[blank] < 0))
+        require(fits, "Records.features", f"have the bound {records.bound!r} and blank rows", features.bound)
+        return
+    norms = row_norms(features)
+    wrong = np.flatnonzero(~(norms <= records.bound))
+    if wrong.size:
+        row = int(wrong[0])
+        rule = f"be finite with norm at most {records.bound!r}"
+        require(False, f"Records.features, row {row}", rule, float(norms[row]), "Cut it with cut_rows.")
+    hint = "A blank record has a row of zeros and the target NaN."
+    require(not features[blank].any(), "Records.targets", "be finite", "NaN", hint)

@@ -271,10 +271,11 @@ class Source:
     ``source``: a path, ``sklearn:NAME``, or the address of a database, whose password is kept apart as ``secret``
     and shown nowhere. ``frame``: columns that a program brings, in place of a source. Rows are cut to norm
     ``feature_bound``, then ``intercept`` is appended as a constant column (0: none). ``feature_map``: a public function
-    that every scaled row goes through before it is cut. ``public`` declares that these records are known to everybody:
-    the one place where a study says so. ``learned``: what of the rule is left to a private preparation, which is no key
-    of [data] (the [prepare] table decides it): nothing, what the study and published descriptions leave open, or all
-    that the study itself leaves open.
+    that every scaled row goes through before it is cut. ``person_column``: whose each row is, where several may be one
+    person's; ``largest_person``: how many of them are used at most. ``public`` declares that these records are
+    known to everybody: the one place where a study says so. ``learned``: what of the rule is left to a private
+    preparation, which is no key of [data] (the [prepare] table decides it): nothing, what the study and published
+    descriptions leave open, or all that the study itself leaves open.
     """
 
     source: str
@@ -285,6 +286,8 @@ class Source:
     intercept: float = 1.0
     feature_map: str | None = None
     client_column: str | None = None
+    person_column: str | None = None
+    largest_person: int | None = None
     public: bool = False
     learned: Learned = "nothing"
     secret: str | None = field(default=None, repr=False, compare=False)
@@ -295,8 +298,15 @@ class Source:
         if secret is not None:
             object.__setattr__(self, "source", shown)
             object.__setattr__(self, "secret", secret)
-        if self.client_column is not None:
-            object.__setattr__(self, "client_column", label("data.client_column", self.client_column))
+        for key in ("client_column", "person_column"):
+            if getattr(self, key) is not None:
+                object.__setattr__(self, key, label(f"data.{key}", getattr(self, key)))
+        both = (self.person_column is None) == (self.largest_person is None)
+        hint = "Persons need a column that names them, and the most rows of one person that may be used."
+        given = (self.person_column, self.largest_person)
+        require(both, "data.person_column", "be given with data.largest_person", given, hint)
+        if self.largest_person is not None:
+            whole("data.largest_person", self.largest_person, 1)
         for key in ("feature_bound", "intercept"):
             object.__setattr__(self, key, number(f"data.{key}", getattr(self, key)))
         bound, name = self.feature_bound, self.shipped
@@ -326,8 +336,12 @@ class Source:
 
     @property
     def drops_rows(self) -> bool:
-        """True if a row with a missing value may be dropped."""
-        return "drop-row" in (self.features.default_fill, self.labelling.unlisted, *self.features.fill.values())
+        """True if a row may be dropped: one with a missing value, or one of a person who has too many."""
+        return self.largest_person is not None or "drop-row" in (
+            self.features.default_fill,
+            self.labelling.unlisted,
+            *self.features.fill.values(),
+        )
 
     @property
     def parts(self) -> tuple[Reading, Labelling, Features]:

@@ -109,8 +109,8 @@ def held_out_rows(rows: int, fraction: float, generator: Generator) -> NDArray[n
     return chosen
 
 
-def held_out_clients(labels: Texts, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Return the rows of whole clients to keep from training, each chosen by its own name.
+def held_out_whole(labels: Texts, fraction: float, seed: int, what: str) -> NDArray[np.bool_]:
+    """Return the rows of whole clients or persons (``what``) to keep from training, each chosen by its own name.
 
     A client is held out if a hash of the seed and its name falls below the fraction. So the choice of one client
     depends on no other client and no record: changing the client of a row moves only that row.
@@ -118,7 +118,7 @@ def held_out_clients(labels: Texts, fraction: float, seed: int) -> NDArray[np.bo
     owner, names = natural_owners(labels)
     chosen = _drawn(names, fraction, seed)
     count, total = int(chosen.sum()), len(names)
-    rule = f"hold out some of the {total} clients and leave some, each being drawn by itself"
+    rule = f"hold out some of the {total} {what} and leave some, each being drawn by itself"
     require(1 <= count < total, "data.held_out.fraction", rule, f"{count} of them", _other_seed(names, fraction))
     return np.asarray(chosen[owner])
 

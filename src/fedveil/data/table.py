@@ -71,6 +71,7 @@ class Choice:
     target: str | None
     target_is_text: bool
     client: str | None
+    person: str | None = None
     names: tuple[str, ...] = field(default=(), compare=False)  # all columns of the file, in its order
     whole: tuple[str, ...] = field(default=(), compare=False)  # those that the file's own schema declares integers
 
@@ -83,7 +84,7 @@ class Choice:
     @property
     def read(self) -> tuple[str, ...]:
         """The columns that are read, in the order of the file."""
-        named = {*self.features, self.target, self.client}
+        named = {*self.features, self.target, self.client, self.person}
         return tuple(name for name in self.names if name in named)
 
 
@@ -170,11 +171,14 @@ def choose(
     require(fits, "[data]", f"say what the labels are that {file} keeps apart", "nothing", hint)
     target = _target(source, names, file, own_target or source.labelling.unlabelled)
     _present(source, names, file)
-    client = source.client_column
-    apart = {name for name in (target, client) if name is not None}
+    client, person = source.client_column, source.person_column
+    apart = {name for name in (target, client, person) if name is not None}
     require(target is None or target != client, "data.client_column", "differ from data.target", client)
+    hint = 'To protect all rows of a client, set privacy.unit = "client".'
+    other = person is None or person not in (target, client)
+    require(other, "data.person_column", "differ from data.target and data.client_column", person, hint)
     taken = sorted(apart & set(source.features.columns))
-    require(not taken, "data.columns", "name neither the target nor the client column", taken)
+    require(not taken, "data.columns", "name neither the target nor the client column, nor the person column", taken)
     left_out = apart | set(source.features.ignore)
     features = source.features.columns or tuple(name for name in names if name not in left_out)
     require(features, f"The columns of {file}", "leave at least one feature", names[:10])
@@ -197,6 +201,7 @@ def choose(
         target=target,
         target_is_text=is_text,
         client=client,
+        person=person,
         names=names,
         whole=whole,
     )
@@ -236,8 +241,9 @@ def _present(source: Source, names: tuple[str, ...], file: str) -> None:
         "fill": tuple(source.features.fill),
         "bend": tuple(source.features.bend),
     }
-    if source.client_column is not None:
-        stated["client_column"] = (source.client_column,)
+    for key in ("client_column", "person_column"):
+        if getattr(source, key) is not None:
+            stated[key] = (getattr(source, key),)
     for key, columns in stated.items():
         for column in columns:
             hint = nearest(column, known) if column not in known else ""
@@ -248,7 +254,8 @@ def table_of(source: Source, opened: Sequence[Opened], texts: Collection[str] = 
     """Return what a study reads of these files, which must have the same columns; ``texts``: taken as written."""
     first = opened[0]
     choice = choose(source, first.names, first.file, own_target=first.label is not None, whole=first.whole)
-    written = {*source.features.categories, *texts, choice.client, *([choice.target] if choice.target_is_text else [])}
+    named = (choice.client, choice.person, *([choice.target] if choice.target_is_text else []))
+    written = {*source.features.categories, *texts, *named}
     parts: dict[str, list[Column]] = {name: [] for name in choice.read}
     sizes: list[int] = []
     for one in opened:

@@ -44,11 +44,11 @@ class Answers:
         head = json.dumps(run).encode() + b"\n"
         if not path.exists():
             return cls(path, head, asks, sums, {})
-        found = path.read_bytes()
-        whole = found[: found.rfind(b"\n") + 1]
+        result = path.read_bytes()
+        whole = result[: result.rfind(b"\n") + 1]
         if not whole.startswith(head):
             whole = head
-        if whole != found:
+        if whole != result:
             write_atomically(path, whole)
         return cls(path, head, asks, sums, _read(path, whole[len(head) :]))
 

@@ -149,16 +149,16 @@ def _kept(path: Path, mark: str) -> tuple[int, Trial | None]:
     """How many trials are done, and the best of them; none where the file is absent."""
     if not path.exists():
         return 0, None
-    found = read_object(path.read_bytes(), str(path))
-    require(found.get("mark") == mark, str(path), "be of this run", "the trials of another")
+    result = read_object(path.read_bytes(), str(path))
+    require(result.get("mark") == mark, str(path), "be of this run", "the trials of another")
     try:
-        row = found["best"]
+        row = result["best"]
         best = Trial(
             number=int(row["number"]),
             candidate=int(row["candidate"]),
             score=float(row["score"]),
             coin=int(row["coin"]),
         )
-        return int(found["done"]), best
+        return int(result["done"]), best
     except (KeyError, TypeError, ValueError) as error:
         raise BadValue(f"{path} must be as the run wrote it: {error!r}.") from error

@@ -68,9 +68,9 @@ def destroy_secrets(folder: Path, names: tuple[str, ...] = SECRETS) -> bool:
 
     They are gone for good when this returns, even after a power cut, because a certificate will say so.
     """
-    found = [path for path in (folder / "private" / name for name in names) if path.exists()]
-    for path in found:
+    result = [path for path in (folder / "private" / name for name in names) if path.exists()]
+    for path in result:
         path.unlink(missing_ok=True)
-    if found:
+    if result:
         sync_folder(folder / "private")
-    return bool(found)
+    return bool(result)

@@ -33,10 +33,12 @@ def private_folder(path: Path) -> Path:
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode):
+        result = path.lstat()
+        if not stat.S_ISDIR(result.st_mode):
             raise BadValue(f"{path} must be a folder of its own, and it is a link. Remove it, or name another place.")
-        if stat.S_IMODE(found.st_mode) != 0o700:  # created by something else, or under a umask that locks out its owner
+        if (
+            stat.S_IMODE(result.st_mode) != 0o700
+        ):  # created by something else, or under a umask that locks out its owner
             path.chmod(0o700)
     except FileExistsError as error:
         raise BadValue(f"{path} must be a folder, and a file is there. Remove it, or name another place.") from error

@@ -50,6 +50,9 @@ def _apart(study: Study, loaded: Loaded | Unprepared, joint: bool) -> Apart | No
         return None
     if loaded.apart is None:
         return "split"
+    hint = "A person may stand in both sources: hold a fraction of one source out, or state a share in [evaluation]."
+    persons = study.target.unit == "person"
+    require(not persons, "[data.held_out]", "be public or of the same source where persons are protected", "not", hint)
     shared = loaded.apart.shared()
     other = (
         'or say that they may be the same records: [evaluation] records = "held-out" with a share of the budget, which '

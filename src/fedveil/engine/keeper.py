@@ -90,17 +90,17 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path, *, plan: str, run: str) -> Checkpoint | None:
     """Return the checkpoint of this plan and run, or None if there is no file; refuse any other file."""
     try:
-        found = Checkpoint.from_bytes(path.read_bytes())
+        result = Checkpoint.from_bytes(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadValue(
             f"The checkpoint {path} cannot be used ({why(error)}). Remove it to begin the run again."
         ) from error
-    for name, mine, wanted in (("plan", found.plan, plan), ("run", found.run, run)):
+    for name, mine, wanted in (("plan", result.plan, plan), ("run", result.run, run)):
         hint = "Take another folder, or remove the checkpoint to begin again."
         require(mine == wanted, f"The checkpoint {path}", f"belong to {name} {wanted}", mine, hint)
-    return found
+    return result
 
 
 _PART: Final = 20  # writing takes at most about one second in so many
@@ -138,10 +138,10 @@ class Keeper:
         self._due = self.clock.seconds() + self.clock.checkpoint_every
         if self.resumed is None:
             return None
-        found = load_checkpoint(self.path, plan=self.mark, run=self.run)
-        if found is not None:
-            state = np.array(found.state, dtype=np.float64)
-            self._last = self.resumed(found.round, state, found.counts.get("dropped", 0))
+        result = load_checkpoint(self.path, plan=self.mark, run=self.run)
+        if result is not None:
+            state = np.array(result.state, dtype=np.float64)
+            self._last = self.resumed(result.round, state, result.counts.get("dropped", 0))
         return self._last
 
     def note(self, state: Done) -> None:
@@ -160,8 +160,8 @@ class Keeper:
         """Write the latest state, if there is one."""
         if self._last is not None:
             last, counts = self._last, {"dropped": self._last.dropped}
-            found = Checkpoint(plan=self.mark, run=self.run, round=last.round, state=last.position, counts=counts)
-            save_checkpoint(self.path, found)
+            result = Checkpoint(plan=self.mark, run=self.run, round=last.round, state=last.position, counts=counts)
+            save_checkpoint(self.path, result)
 
     def advice(self, total: int) -> str:
         """Return a sentence that says what to do after the run was stopped."""

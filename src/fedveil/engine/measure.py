@@ -42,8 +42,8 @@ def centralised(model: ModelPlan, records: Records) -> Vector:
         return loss.value(w, records.features, records.targets) + l2 / 2 * float(w @ w), total / count + l2 * w
 
     first = np.zeros(loss.size(records.features.shape[1]))
-    found = minimize(value, first, jac=True, method="L-BFGS-B", options={"maxiter": 500})
-    return np.asarray(found.x, dtype=np.float64)
+    result = minimize(value, first, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    return np.asarray(result.x, dtype=np.float64)
 
 
 def non_private(plan: Plan, records: Records, entropy: Entropy) -> Vector:
@@ -106,8 +106,8 @@ def _public(plan: Plan, metric: str, model: Vector, held: Records) -> float:
     if metric == "accuracy":
         return float(np.mean(loss.predict(model, held.features) == held.targets))
     names = [str(k) for k in range(loss.classes)]
-    found = evaluate_classes(loss, model, held.features, held.targets, names).get(metric)
-    value = float("nan") if found is None else float(found)
+    result = evaluate_classes(loss, model, held.features, held.targets, names).get(metric)
+    value = float("nan") if result is None else float(result)
     return -value if metric in _LOWER_IS_BETTER else value
 
 
@@ -119,23 +119,23 @@ EXACT = "metrics.json"  # in the private folder, where nothing exact is publishe
 def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
     """Return the metrics of a model; nothing is measured on training records."""
     task = "classification" if plan.data.classes else "regression"
-    found: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
+    result: dict[str, Any] = {"format": 1, "task": task, "test": None, "baselines": {}}
     scored = plan.selection.private
     generates = plan.model.generates  # how good a generator is, its rows tell
     # a private score is all that may be told of the records it is measured on
     if loaded.test is None or scored or generates:
-        return found
+        return result
     held, labels = loaded.test.present(), None if loaded.preparation is None else loaded.preparation.labels
     exact = measured_exactly(plan, model, held, labels)
-    found["test"] = {"records": len(loaded.test), "public": plan.held_out.public, **exact}
+    result["test"] = {"records": len(loaded.test), "public": plan.held_out.public, **exact}
     if plan.held_out.baselines:
         train = loaded.train.present()
         models = {"non-private": non_private(plan, train, entropy), "centralised": centralised(plan.model, train)}
-        found["baselines"] = {
+        result["baselines"] = {
             name: {**_measured(plan, other, held), **_briefly(_told(plan, other, held, labels))}
             for name, other in models.items()
         }
-    return found
+    return result
 
 
 def measured_exactly(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedveil.core.errors import BadValue, require
+from fedveil.core.values import Indices
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Source
 from fedveil.engine.here import Here, KeptHere
@@ -201,8 +202,10 @@ def conduct_synthesis(
     return Generator.read(conduct_measured(measuring, folder, resume=resume, system=system))
 
 
-def measured_generator(plan: MeasuredPlan, request: GeneratorRequest, found: Unprepared, entropy: Entropy) -> Generator:
-    """Return the generator that the plan measures on these records with the noise of this key."""
-    rows = Rows(found.train.owner, found.train.clients, found.present)
+def measured_generator(
+    plan: MeasuredPlan, request: GeneratorRequest, found: Unprepared, entropy: Entropy, there: Indices | None = None
+) -> Generator:
+    """Return the generator that the plan measures on these records (or some: ``there``) with the noise of this key."""
+    rows = Rows(found.train.owner, found.train.clients, found.present if there is None else there)
     by = Here(plan, entropy).measures(plan.stage, rows, {})
     return Generator.read(generator_program(plan, request, table_of(found))(by))

@@ -24,13 +24,19 @@ from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import check_sizes
+from fedveil.federation.carrying.trial import deal_clients, site_names
 from fedveil.federation.deploy.files import read_deployment
-from fedveil.federation.flower.local import deal_clients, site_names
 from fedveil.jobs.local import FRAME, ReadTables
 from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
 from fedveil.jobs.remote import check_open, deployed, trial
 from fedveil.jobs.remote_synthesis import How
 from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_given, read_synthesis
+from fedveil.ledger.books import Ledger
+from fedveil.ledger.budget import Cap
+from fedveil.ledger.costs import Charged, charged, cost_of, together
+from fedveil.ledger.odometer import observers
+from fedveil.ledger.place import default_place
+from fedveil.planning.promises import ADVERSARIES
 from fedveil.planning.study import Study
 from fedveil.stages.ask.question import Question
 from fedveil.stages.ask.stage import layout_of, read_questions, settings_of
@@ -94,7 +100,7 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Asked:
+class Questions:
     """A study with its questions; ``rows``: what it measures, where this process has the data."""
 
     study: Study
@@ -103,20 +109,24 @@ class _Asked:
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The questions, as a plan states them."""
         return settings_of(self.questions)
 
     @property
     def here(self) -> Unprepared:
+        """The rows that it measures; refused where they are at sites."""
         if self.rows is None:
             raise BadValue("[data] must name a source.")
         return self.rows
 
     def plan(self) -> MeasuredPlan:
+        """Return the plan of these questions."""
         rows = table_of(self.here)
         return planned_measured(self.study, ASK, self.settings, rows.all_columns, self.here.train.shape)
 
 
-def _opened(given: Described | ReadTables, frame: Any = None, *, at_sites: bool = False) -> _Asked:
+def open_questions(given: Described | ReadTables, frame: Any = None, *, at_sites: bool = False) -> Questions:
+    """Return a study with its questions, from a file or from tables; with its rows, unless they are at sites."""
     read = read_given(given)
     tables = dict(read.tables)
     questions = read_questions(tables.pop("question", []))
@@ -128,20 +138,63 @@ def _opened(given: Described | ReadTables, frame: Any = None, *, at_sites: bool 
     unit = study.target.unit
     require(unit == "record", "privacy.unit", "be record for questions: each is answered by counting records", unit)
     if at_sites:
-        return _Asked(study=study, questions=questions, rows=None)
+        return Questions(study=study, questions=questions, rows=None)
     if study.source is None:
         raise BadValue("[data] must name a source.")
     if frame is not None:
         source = replace(study.source, frame=columns_of_frame(frame))
         study = replace(study, data=replace(study.data, source=source))
-    return _Asked(study=study, questions=questions, rows=open_columns_of(study))
+    return Questions(study=study, questions=questions, rows=open_columns_of(study))
 
 
-def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision]]:
-    """Return the plan of a question file, and how precise its answers will be; nothing is charged."""
-    asked = _opened(given)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What the data set's ledger has charged for the target's observer, before and with these answers.
+
+    ``cap``: of the ledger; ``left``: the share of it that remains for whatever comes afterwards, such as a model.
+    """
+
+    before: float
+    after: float
+    delta: float
+    cap: float | None = None
+    left: float | None = None
+
+    def sentence(self) -> str:
+        """Return it in words."""
+        found = f"Ledger of these data: epsilon {self.before:.3g} spent, {self.after:.3g} with these answers"
+        found += f" (together at delta {self.delta:.2g})"
+        if self.cap is None or self.left is None:
+            return f"{found}. There is no cap, so what a model may spend afterwards is for you to say."
+        return f"{found}. {self.left:.0%} of the cap, epsilon {self.cap:g}, remain for a model afterwards."
+
+
+def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision], Spending]:
+    """Return the plan of a question file, how precise its answers will be, and what they cost; nothing is charged."""
+    asked = open_questions(given)
     plan = asked.plan()
-    return plan, precision(plan, table_of(asked.here).all_columns)
+    return plan, precision(plan, table_of(asked.here).all_columns), spending(asked.study, plan)
+
+
+def spending(study: Study, plan: MeasuredPlan) -> Spending:
+    """Return what the ledger of a study's data has charged, and what it will have with this plan."""
+    place = study.books.ledger or default_place(study)
+    runs: list[Charged] = []
+    caps: Sequence[Cap] = ()
+    if place is not None and place.exists():
+        with Ledger.look(place) as ledger:
+            runs, caps = charged(ledger.entries()), ledger.caps()
+    own = Charged(tuple(cost_of(plan, who) for who in ADVERSARIES), ((plan.text(), 1),))
+    target = plan.target
+    question = (target.adversary, target.unit, target.neighbours)
+    row = next(one for one in observers([*runs, own], caps) if one.question == question)
+    return Spending(
+        before=together(runs, question, row.delta) if runs else 0.0,
+        after=row.composed,
+        delta=row.delta,
+        cap=None if row.left is None else row.left.cap.epsilon,
+        left=None if row.left is None else row.left.share,
+    )
 
 
 def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
@@ -179,7 +232,7 @@ def ask_study(
     folder, system = Path(out), system or System()
     if resume:
         check_unfinished(folder, ENDS)
-    asked = _opened(given, frame)
+    asked = open_questions(given, frame)
     system.tell("asking with noise")
     conduct_stage(asked.study, ASK, asked.settings, asked.here, folder, resume=resume, system=system)
     return _published(certified_result(folder))
@@ -195,7 +248,7 @@ def ask_on(
     """The same on a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
-    asked = _opened(given, at_sites=True)
+    asked = open_questions(given, at_sites=True)
     deployment = read_deployment(Path(on))
     check_folder(folder, how.resume)
     public_folder(folder)
@@ -209,7 +262,7 @@ def ask_local(
     """The same with real processes of this machine as sites; their records are left in ``out``/sites."""
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
-    asked = _opened(given)
+    asked = open_questions(given)
     check_folder(folder, how.resume)
     check_sizes(asked.plan())
     deal_clients(asked.here.train.clients, site_names(sites))

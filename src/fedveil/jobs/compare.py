@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -53,13 +53,31 @@ View = Literal["algorithms", "trust", "noise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One algorithm against one observer: its promise and its scores, or why it cannot run the study.
+class Work:
+    """What one run costs its clients and its server, on average.
 
     ``gradients``: how many gradients of records one run computes, all clients together; ``dispersal``: how many of them
     a client computes, on average, between two of its messages (van Dijk and Nguyen, section 2.6): how far its model
-    may move before others learn of it. None where that is not known. ``areas``: the AUC of each run, of a model of
-    classes; ``useless``: whether no run did better than the best constant answer.
+    may move before others learn of it. None where that is not known.
+    """
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    gradients: int | None = None
+    dispersal: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON values; values that are not finite become null."""
+        return {**asdict(self), "dispersal": finite_or_none(self.dispersal)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One algorithm against one observer: its promise and its scores, or why it cannot run the study.
+
+    ``areas``: the AUC of each run, of a model of classes; ``useless``: whether no run did better than the best constant
+    answer.
     """
 
     label: str
@@ -75,11 +93,7 @@ class Entry:
     areas: tuple[float, ...] = ()
     useless: bool = False
     model_spread: float | None = None
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
-    gradients: int | None = None
-    dispersal: float | None = None
+    work: Work = Work()
 
     @property
     def mean(self) -> float | None:
@@ -97,7 +111,7 @@ class Entry:
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values; values that are not finite become null."""
+        """Return JSON values; values that are not finite become null."""
         return {
             "label": self.label,
             "algorithm": self.algorithm,
@@ -113,11 +127,7 @@ class Entry:
             "auc": finite_or_none(self.auc),
             "scores": [finite_or_none(score) for score in self.scores],
             "model_spread": finite_or_none(self.model_spread),
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "seconds": self.seconds,
-            "gradients": self.gradients,
-            "dispersal": finite_or_none(self.dispersal),
+            **self.work.as_json(),
         }
 
 
@@ -392,8 +402,10 @@ def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tup
         rounds=plan.method.total,
         noise=noise,
         noise_on_average=average,
-        gradients=None if gradients is None else round(gradients),
-        dispersal=None if gradients is None or not updates else gradients / updates,
+        work=Work(
+            gradients=None if gradients is None else round(gradients),
+            dispersal=None if gradients is None or not updates else gradients / updates,
+        ),
     )
     return entry, planned
 
@@ -526,9 +538,12 @@ def _measured(
         areas=tuple(one["auc"] for one in scored if one.get("auc") is not None),
         useless=bool(scored) and all(no_better(one) is not None for one in scored),
         model_spread=spread,
-        bytes_up=round(sum(one.bytes_up for one in found) / runs),
-        bytes_down=round(sum(one.bytes_down for one in found) / runs),
-        seconds=seconds,
+        work=replace(
+            entry.work,
+            bytes_up=round(sum(one.bytes_up for one in found) / runs),
+            bytes_down=round(sum(one.bytes_down for one in found) / runs),
+            seconds=seconds,
+        ),
     )
 
 

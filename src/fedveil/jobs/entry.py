@@ -23,6 +23,7 @@ from fedveil.jobs.draft.columns import DATES, Columns, Kind, columns_of
 from fedveil.jobs.draft.study import Draft, DraftColumns, DraftPrivacy, DraftTarget, usual_delta, with_profile
 from fedveil.ledger.place import POINTER
 from fedveil.planning.study import Books
+from fedveil.privacy.guarantee import Unit
 from fedveil.privacy.target import Target
 from fedveil.stages.profile.found import Profile
 from fedveil.stages.profile.learn import profile_of
@@ -40,7 +41,8 @@ class Wish:
 
     ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted. ``ignore``
     and ``keep``: columns to leave out, and columns to use though they are named like identifiers. ``numbers`` and
-    ``texts``: columns whose type is stated, so that no cell decides it.
+    ``texts``: columns whose type is stated, so that no cell decides it. ``person``: the column that names persons, who
+    are then protected, and the most rows of one person that are used.
     """
 
     data: str
@@ -57,6 +59,7 @@ class Wish:
     delta: float | None = None
     unit: str = "record"
     neighbours: str = "replace-one"
+    person: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         both = bool(self.classes) and self.range is not None
@@ -85,19 +88,22 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
     """Draft a study from the names and types of the columns; no value enters it. Paths start from ``base``."""
     base = Path() if base is None else base
     stated: dict[str, Kind] = {**dict.fromkeys(wish.numbers, "numbers"), **dict.fromkeys(wish.texts, "texts")}
-    units = wish.client_column if wish.unit == "client" else None
+    unit: Unit = "record" if wish.person is None else "person"
+    unit, units = ("client", wish.client_column) if wish.unit == "client" else (unit, None)
     found = columns_of(wish.data, base, wish.reading, stated=stated, client=units)
     options = {"--ignore": wish.ignore, "--keep": wish.keep, "--numbers": wish.numbers, "--texts": wish.texts}
-    for option, names in {"--client-column": [wish.client_column], **options}.items():
+    person = None if wish.person is None else wish.person[0]
+    for option, names in {"--client-column": [wish.client_column], "--person-column": [person], **options}.items():
         for name in names:
             known = name is None or name in found.kinds
             require(known, option, "name a column of the data", name, "" if known else nearest(str(name), found.kinds))
     target, guessed = found.target(wish.target, wish.client_column)
-    apart = {target, wish.client_column, *wish.keep}
+    whose = {wish.client_column, person}
+    apart = {target, *whose, *wish.keep}
     unused = {name: why for name, why in found.unused.items() if name not in apart and name not in stated}
     identifiers = tuple(name for name in found.identifiers if name in unused and name not in wish.ignore)
     unused |= dict.fromkeys(wish.ignore, "was named by --ignore")
-    features = [name for name in found.kinds if name not in unused and name not in (target, wish.client_column)]
+    features = [name for name in found.kinds if name not in unused and name not in {target, *whose}]
     used, dated = {target, *features}, {name for name, why in unused.items() if why == DATES}
     require(features, "The data", "have a column to predict from", list(found.kinds)[:10])
     draft = Draft(
@@ -110,7 +116,7 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
             guessed=guessed,
         ),
         records=found.records,
-        privacy=DraftPrivacy(epsilon=wish.epsilon, delta=wish.delta, unit=wish.unit, neighbours=wish.neighbours),
+        privacy=DraftPrivacy(epsilon=wish.epsilon, delta=wish.delta, unit=unit, neighbours=wish.neighbours),
         reading=found.reading,
         columns=DraftColumns(
             numbers=tuple(name for name in features if found.kinds[name] in ("numbers", "empty")),
@@ -123,6 +129,7 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
         ),
         rules=Features(fill={target: "drop-row"}),
         client_column=wish.client_column,
+        person=wish.person,
     )
     return draft, found
 

@@ -169,7 +169,7 @@ def _request(
     plan = before.plan
     hint = "Name the study that the run was of, with the same data: --study."
     require(loaded.train.shape == plan.data, "The data", "have the shape of the run's plan", loaded.train.shape, hint)
-    gone = _gone(folder)
+    gone = gone_from(folder)
     leaving, who = _leaving(plan, opened_study, loaded, rows, records, client)
     again = np.intersect1d(leaving, gone)
     require(again.size == 0, "forget", "name units that are still there", f"{again.size} that were forgotten already")
@@ -267,7 +267,8 @@ def _remember(source: Path, folder: Path) -> None:
     write_atomically(folder / "private" / "origin", f"{_origin(source).absolute()}\n".encode())
 
 
-def _gone(folder: Path) -> Indices:
+def gone_from(folder: Path) -> Indices:
+    """Return the numbers of the training records that have left the run in this folder."""
     path = folder / "private" / WHO
     if not path.is_file():
         return np.zeros(0, dtype=np.int64)

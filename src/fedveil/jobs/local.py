@@ -175,6 +175,10 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
         hint = 'Programs that bring records of their own state their rule: prepare.kind = "stated".'
         free = found.prepare is None or found.prepare.kind == "stated"
         require(free, "[prepare]", "be left out where the study names no data", found.prepare, hint)
+        hint = "Give a frame, whose person_column [data] names."
+        require(
+            found.target.unit != "person", "privacy.unit", "not be person for records without names", "person", hint
+        )
         train, test = data if isinstance(data, tuple) else (data, None)
         known = train.preparation
         if known is not None:
@@ -358,7 +362,7 @@ def _carried_out(
         remember_study(study, folder)
         result = concluded(folder, metrics, key, rule)
         if found.personal:
-            personal_models(folder, _records_of(folder, loaded))
+            personal_models(folder, records_of(folder, loaded))
     return result
 
 
@@ -375,7 +379,7 @@ def ends_of(folder: Path) -> tuple[str, ...]:
     return (*ENDS, f"private/{PERSONAL}") if personal else ENDS
 
 
-def _records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:
+def records_of(folder: Path, loaded: Loaded | Unprepared) -> Loaded:
     """The records as rows, also where the rule for them was learned by the run."""
     if isinstance(loaded, Loaded):
         return loaded

@@ -12,8 +12,8 @@ from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import MeasuredJob, check_sizes
 from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.carrying.trial import deal_clients, site_names
 from fedveil.federation.deploy.files import Deployment, read_deployment
-from fedveil.federation.flower.local import deal_clients, site_names
 from fedveil.jobs.remote import check_open, conversation, deployed, trial
 from fedveil.jobs.remote_synthesis import How
 from fedveil.jobs.synthesis import Described, open_synthesis, read_synthesis

@@ -1,10 +1,10 @@
-"""The main job across machines: the same study, carried by Flower, in a deployment or as a trial on this machine."""
+"""The main job across machines: the same study, carried by Flower or NVFlare, deployed or as a trial."""
 
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +23,11 @@ from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.aggregator.trace import STATUS, RunStatus, Trace
-from fedveil.federation.deploy.files import INSIDE, Deployment, read_deployment
-from fedveil.federation.flower.local import LocalNetwork, deal_clients, local_network, site_names
+from fedveil.federation.carrying.trial import TrialNetwork, deal_clients, site_names
+from fedveil.federation.deploy.files import INSIDE, Deployment, Engine, read_deployment
+from fedveil.federation.flower.local import local_network
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
+from fedveil.federation.nvflare.local import local_flare
 from fedveil.federation.site.data import same_clients
 from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, remember_study, signing_key
 from fedveil.planning.plan import Plan
@@ -157,7 +159,23 @@ def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
 
 @contextmanager
 def deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
-    """Open the deployment's relay through a socket on this machine, where the link's commands are run as well."""
+    """Open the deployment's relay through a socket on this machine, where the link's commands are run as well.
+
+    On NVFlare the consortium submits the job, whose controller is the relay; nothing is started from here.
+    """
+    carrier = RelayCarrier(deployment.relay, _start(deployment, folder) if deployment.engine == "flower" else _nothing)
+    try:
+        yield carrier
+    finally:
+        carrier.close()
+
+
+def _nothing() -> None:
+    """Start nothing."""
+
+
+def _start(deployment: Deployment, folder: Path) -> Callable[[], None]:
+    """Return what starts a Flower run."""
     link = Link(name="fedveil", host=INSIDE, port=deployment.inside, authority=deployment.authority)
     home = private_folder(folder / "private") / "flower"
     write_connection(home, link)
@@ -167,11 +185,7 @@ def deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
         """Register the sites before every Flower run, because a restarted link has forgotten them."""
         submit(home, link, app, deployment.node_keys)
 
-    carrier = RelayCarrier(deployment.relay, start)
-    try:
-        yield carrier
-    finally:
-        carrier.close()
+    return start
 
 
 def run_local(
@@ -184,8 +198,12 @@ def run_local(
     tell: Tell = silent,
     system: System | None = None,
     trace: Path | None = None,
+    engine: Engine = "flower",
 ) -> Result:
-    """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites."""
+    """Run the study on real processes of this machine; the records of its sites are left in ``out``/sites.
+
+    ``engine``: what carries the messages.
+    """
     check_open(folder := Path(out), resume, ENDS)
     found, loaded = open_any_study(study)
     found, system = replace(found, baselines=False), system or System()
@@ -204,7 +222,7 @@ def run_local(
     check_carried(plan)
     deal_clients(loaded.train.clients, site_names(sites))
     apart = found.trust.key_holder == "third-party"
-    with trial(loaded, folder, sites, system, apart, theirs) as network, network.carrier() as carrier:
+    with trial(loaded, folder, sites, system, apart, theirs, engine) as network, network.carrier() as carrier:
         return federated(
             found,
             folder,
@@ -228,7 +246,8 @@ def trial(
     system: System,
     holder: bool = False,
     held: Records | None = None,
-) -> Iterator[LocalNetwork]:
+    engine: Engine = "flower",
+) -> Iterator[TrialNetwork]:
     """Start the processes of a trial; ``holder``: with a key holder. ``held``: what the sites keep from training.
 
     The guards accept any plan, since one person plays all operators. The keys and data of the sites lie in the private
@@ -239,7 +258,9 @@ def trial(
     files = private_folder(folder / "private") / "deployment"
     options = ["--accept", "any", "--trials", *(f"--module={name}" for name in sorted(allowed_now().names))]
     given = loaded if isinstance(loaded, Unprepared) else loaded.train
-    with local_network(given, sites, files, records, system.now(), options, holder, held) as network:
+    network: TrialNetwork
+    local: Callable[..., AbstractContextManager[TrialNetwork]] = local_network if engine == "flower" else local_flare
+    with local(given, sites, files, records, system.now(), options, holder, held) as network:
         yield network
     if has_released(folder) and not (folder / "private" / "released").exists():
         gone = files.with_name(_GONE)

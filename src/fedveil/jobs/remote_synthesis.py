@@ -9,8 +9,8 @@ from fedveil.engine.system import System
 from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import Generation, check_sizes
 from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.carrying.trial import deal_clients, site_names
 from fedveil.federation.deploy.files import Deployment, read_deployment
-from fedveil.federation.flower.local import deal_clients, site_names
 from fedveil.jobs.remote import Tell, Watch, check_open, conversation, deployed, silent, trial
 from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
 from fedveil.planning.study import Study

@@ -48,12 +48,13 @@ class Cost:
     def covers(self, unit: Unit, neighbours: Neighbours) -> bool:
         """Return whether this guarantee also holds for that unit and relation.
 
-        A record belongs to one client, and a record that contributes nothing is a record. A guarantee for leaving out a
-        client implies nothing else, since a client with one record less is another client, not an absent one.
+        A record belongs to one client and to one person, and a record that contributes nothing is a record. A guarantee
+        for leaving out a client or a person implies nothing else, since one with one record less is another one, not an
+        absent one. A person may be known to several clients, so that a client's guarantee is none for persons.
         """
         if (self.unit, self.neighbours) == (unit, neighbours):
             return True
-        return self.neighbours == "replace-one" and (self.unit == "client" or unit == "record")
+        return self.neighbours == "replace-one" and unit in ("record", self.unit)
 
     def written(self) -> dict[str, Any]:
         """Return the cost in the form of an entry; JSON has no infinity, so an infinite epsilon is null."""

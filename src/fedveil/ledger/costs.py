@@ -99,9 +99,9 @@ class Charged:
         return self._curves(question) is not None
 
     def _curves(self, question: Question) -> Uses | None:
-        found = [(_law(text, question), times) for text, times in self.plans]
-        known = [(law, times) for law, times in found if law is not None]
-        return known if found and len(known) == len(found) else None
+        result = [(_law(text, question), times) for text, times in self.plans]
+        known = [(law, times) for law, times in result if law is not None]
+        return known if result and len(known) == len(result) else None
 
 
 def _plans_of(payload: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -147,7 +147,7 @@ def composed(runs: Sequence[Charged], question: Question, delta: float) -> tuple
     if not runs:
         return 0.0, "sum"
     added = total([run.costs for run in runs], *question)
-    found = added.epsilon if added.delta <= delta else math.inf
+    result = added.epsilon if added.delta <= delta else math.inf
     uses: Uses = []
     for run in runs:
         more = run.uses(question)
@@ -155,9 +155,9 @@ def composed(runs: Sequence[Charged], question: Question, delta: float) -> tuple
             return math.inf, "none"
         uses += more
     exact = _upper(uses, delta)
-    if exact < found * (1 - 1e-9):
+    if exact < result * (1 - 1e-9):
         return exact, "curves" if all(run.has_curve(question) for run in runs) else "worst-case"
-    return min(exact, found), "sum" if found < math.inf else "none"
+    return min(exact, result), "sum" if result < math.inf else "none"
 
 
 def _upper(uses: Uses, delta: float) -> float:
@@ -225,8 +225,8 @@ def _points(plan: AnyPlan, adversary: Adversary) -> list[tuple[float, float]]:
     near = promise_at(plan, adversary, first)
     # The bounds that are least at these points are used for the rest: each bound holds alone.
     names = {answer.certified_by for answer in (near, own, far) if answer.certified_by is not None}
-    found = [(epsilon, promise_at(plan, adversary, epsilon, names).delta) for epsilon in epsilons]
-    return sorted([(first, near.delta), (own.epsilon, own.delta), *found])
+    result = [(epsilon, promise_at(plan, adversary, epsilon, names).delta) for epsilon in epsilons]
+    return sorted([(first, near.delta), (own.epsilon, own.delta), *result])
 
 
 def _epsilon(plan: AnyPlan, adversary: Adversary, delta: float) -> float:

@@ -220,8 +220,8 @@ def _check_shape(model: ModelPlan) -> None:
         require(1 <= count <= MOST_KNOTS, "model.knots", f"lie between 1 and {MOST_KNOTS}", count)
         object.__setattr__(model, "knots", count)
     if model.knots_at is not None:
-        found = tuple((name, _knots(name, given)) for name, given in _pairs("model.knots_at", model.knots_at))
-        object.__setattr__(model, "knots_at", found)
+        result = tuple((name, _knots(name, given)) for name, given in _pairs("model.knots_at", model.knots_at))
+        object.__setattr__(model, "knots_at", result)
     if model.monotone is not None:
         pairs = _pairs("model.monotone", model.monotone)
         for name, way in pairs:

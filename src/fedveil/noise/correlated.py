@@ -46,11 +46,11 @@ class CorrelatedNoise:
         if turn < self._next:
             self._next = 0
             self._held[:] = 0.0
-        found = np.empty(self._size)
+        result = np.empty(self._size)
         while self._next <= turn:
-            self._draw(self._next, found)
+            self._draw(self._next, result)
             self._next += 1
-        return found
+        return result
 
     def _draw(self, turn: int, found: Vector) -> None:
         source = self._entropy.stream(self._label, turn)

@@ -129,14 +129,14 @@ class Sampler:
 
     def draw(self, source: Source, size: int) -> Whole:
         """Return ``size`` numbers; how many words this takes depends on which proposals are accepted."""
-        found: list[Whole] = [np.zeros(0, dtype=np.int64)]
+        result: list[Whole] = [np.zeros(0, dtype=np.int64)]
         missing = size
         while missing > 0:
             count = missing + missing // 4 + 8
             words = source.words(2 * count)
-            found.append(self.accepted(words[:count], words[count:], source)[:missing])
-            missing -= found[-1].size
-        return np.concatenate(found)
+            result.append(self.accepted(words[:count], words[count:], source)[:missing])
+            missing -= result[-1].size
+        return np.concatenate(result)
 
     def accepted(self, places: Words, coins: Words, source: Source) -> Whole:
         """Return the proposals that are accepted, rounded. A place is a slot of the table and a cell of its block."""

@@ -172,8 +172,9 @@ def shared_budget(
     hint = "Lower prepare.share or evaluation.share."
     require(share < 1, "prepare.share and evaluation.share", "leave a part of the budget to training", share, hint)
     first = target.epsilon if stated else max(left_for_training(target, share), _LEAST_EPSILON)
-    planned = designed(replace(task, target=replace(target, epsilon=first)))
-    settled = replace(task, model=planned.plan.model)
+    records = target.of_records  # persons: a mechanism of records, with as much noise as its groups need
+    planned = designed(replace(task, target=replace(records, epsilon=first)))
+    settled = replace(task, model=planned.plan.model, target=records)
 
     def whole(method: Method) -> Plan:
         return replace(
@@ -198,7 +199,8 @@ def shared_budget(
         plan, found = at(first)
         lower = f"lower {'prepare' if preparation else 'evaluation'}.share"
         hint = f"Raise privacy.epsilon, {lower}, or leave the noise out to have it calibrated."
-        rule = f"be enough, with the {_what(preparation, evaluation)}, for epsilon {target.epsilon:g}"
+        beside = _what(preparation, evaluation)
+        rule = f"be enough{f', with the {beside},' * bool(beside)} for epsilon {target.epsilon:g}"
         require(found <= target.epsilon, "The stated noise", rule, f"epsilon {found:.6g}", hint)
     else:
         plan = largest_within(target.epsilon, first, at)

@@ -142,6 +142,9 @@ class Plan(Training):
             self.method.check_shares(self.setup, self.grid)
         check_exclusions(self, "", EXCLUSIONS)
         self.preparation.check(self.data)
+        if "categories" in self.preparation:
+            made, most = self.preparation["categories"].threshold or 0.0, self.target.largest_person
+            require(made > most, "prepare.threshold", f"be above what one unit makes up, {most}", made)
         if self.evaluation:
             self._check_evaluation(self.evaluation)
         if self.selection:
@@ -362,6 +365,8 @@ def why_not_forgotten(plan: Plan) -> str:
     retrain = "Train again without it: fedveil run."
     if plan.method.kind != Hidden.kind:
         return f"It is proved for hidden training alone, not for {plan.method.kind}. {retrain}"
+    if plan.target.unit == "person":
+        return f"Records leave one by one, and persons were promised their protection. {retrain}"
     if plan.selection or plan.canaries:
         return f"A search and canaries have no single run that could go on. {retrain}"
     if not plan.private:
@@ -377,13 +382,17 @@ def why_not_forgotten(plan: Plan) -> str:
     return ""
 
 
+def _persons(plan: Plan) -> bool:
+    return plan.target.unit == "person"
+
+
 def _pulled(plan: Plan) -> bool:
     return pulls_when_empty(plan.method.kind) and plan.model.l2 > 0 and plan.target.neighbours == "zero-out"
 
 
 _OF, _ONE_MODEL = attrgetter, "Measure or personalise the model of one run."
 _CANARIES, _COUNTED, _OWN_MODELS, _TUNED = _OF("canaries"), _OF("evaluation"), _OF("personal"), _OF("selection")
-_THRESHOLD = _OF("model.decision_threshold")
+_THRESHOLD, _PERSONS = _OF("model.decision_threshold"), _persons
 EXCLUSIONS: Final = (
     Exclusion(
         "audit.canaries",
@@ -412,6 +421,14 @@ EXCLUSIONS: Final = (
         "A client without records would still send the penalty's pull: take replace-one neighbours.",
         _pulled,
         _CANARIES,
+    ),
+    Exclusion("audit.canaries", 'privacy.unit = "person"', "A canary is a single record.", _PERSONS, _CANARIES),
+    Exclusion(
+        "tune.score",
+        'privacy.unit = "person"',
+        "Private scores are noised for single records: score on public ones.",
+        _PERSONS,
+        _OF("selection.private"),
     ),
     Exclusion(
         "[evaluation]",
@@ -472,7 +489,7 @@ def write_plan(plan: Plan) -> str:
         "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
         "data": _values(plan.data),
         "model": _values(plan.model),
-        "privacy": _values(plan.target),
+        "privacy": plan.target.table(),
         "method": plan.method.table(),
         **plan.trust.tables(),
     }

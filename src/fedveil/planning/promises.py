@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import get_args
 
 from fedveil.accounting.compare import group_bound
-from fedveil.accounting.evaluator import Evaluator, bound_of, least_of, withdrawn
+from fedveil.accounting.evaluator import Evaluator, bound_of, for_group, least_of, withdrawn
 from fedveil.accounting.grid import Grid, delta_on_grid, on_grid
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.profile import composed
@@ -89,6 +89,7 @@ def every_model_seen(plan: Plan) -> SeenByAll | None:
     beside, grid, counted = heard(plan, seen), grid_of(plan, seen), plan.evaluation
 
     def judge(view: Evaluator, delta: float) -> float:
+        view = for_group(view, plan.target.largest_person)
         whole = view if beside is None else composed([view], beside)
         try:
             found = on_grid(grid, lambda inner: least_of([bound_of(whole, inner, None)], inner, None), delta).epsilon

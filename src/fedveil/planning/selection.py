@@ -99,9 +99,9 @@ class Selection:
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
         missing = [f.name for f in fields(cls) if f.name not in values]
         require(not missing, "[tune]", "be complete", f"nothing for {', '.join(missing)}")
-        found = cls(**values)
-        require(found, "tune.candidates", "be at least one plan", 0)
-        return found
+        result = cls(**values)
+        require(result, "tune.candidates", "be at least one plan", 0)
+        return result
 
 
 ONE_RUN = Selection()

@@ -176,7 +176,7 @@ class Study:
         private = None if test_public else held
         evaluation = self._counted(shape, private, joint) if private is not None or self.evaluation else NO_EVALUATION
         counted = evaluation if evaluation.composed else NO_EVALUATION
-        if preparation or counted:
+        if preparation or counted or self.target.unit == "person":
             planned = shared_budget(self.algorithm, task, preparation, designed, counted)
         else:
             planned = designed(task)
@@ -229,7 +229,7 @@ class Study:
 
     @property
     def _named(self) -> bool:
-        return self.target.unit == "record" or self.source is None or self.data.split.natural
+        return self.target.unit != "client" or self.source is None or self.data.split.natural
 
     def _check_held(self) -> None:
         """Refuse to count held-out records of clients that the data do not name, where clients are protected."""
@@ -310,9 +310,9 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     known(tables, _TABLES, "a study")
     if data_given:
         # the table names no source and no rule
-        own = {"data"} if set(table(tables.get("data", {}), "data")) <= {"public"} else set()
+        own = {"data"} if set(table(tables.get("data", {}), "data")) <= {"public", "largest_person"} else set()
         stray = sorted({"data", "clients"} & set(tables) - own)
-        hint = "Of [data] only public may be stated."
+        hint = "Of [data] only public and largest_person may be stated."
         require(not stray, "The study", "leave [data] and [clients] out when records are given", stray, hint)
     for needed in ("model", "privacy") if data_given else ("data", "model", "privacy"):
         require(needed in tables, "The study", f"have a [{needed}] table", sorted(tables))
@@ -347,7 +347,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
             feature_map=None if source is None else source.feature_map,
         ),
         model=filled(ModelPlan, parts["model"], "model"),
-        target=filled(Target, parts["privacy"], "privacy"),
+        target=_target(parts["privacy"], data),
         algorithm=request,
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
         books=_books(parts["books"], base),
@@ -360,6 +360,17 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
         personal=PersonalRequest.read(table(tables["personal"], "personal")) if "personal" in tables else SHARED_ALONE,
         tune=read_tune(tables),
     )
+
+
+def _target(privacy: Mapping[str, Any], data: Mapping[str, Any]) -> Target:
+    """Return the target; the most records of a person stand with the column that names persons, in [data]."""
+    require("largest_person" not in privacy, "privacy.largest_person", "stand in [data]", privacy.get("largest_person"))
+    stated = {key: data[key] for key in ("largest_person",) if key in data}
+    persons = privacy.get("unit") == "person"
+    hint = "State data.person_column and data.largest_person, the most rows of one person that may be used."
+    require(not persons or stated, "privacy.unit", "be person with data.largest_person", "person", hint)
+    found: Target = filled(Target, {**privacy, **stated}, "privacy")
+    return found
 
 
 def _split(parts: Mapping[str, Mapping[str, Any]], data_given: bool) -> Split:

@@ -106,10 +106,10 @@ class TuneRequest:
     def metric_for(self, classes: int) -> Metric:
         """Return the metric, for data of so many classes (0: numbers)."""
         usual: Metric = "accuracy" if classes else "mae"
-        found = usual if self.metric is None else self.metric
-        fits = (found == "mae") == (classes == 0)
-        require(fits, "tune.metric", "be mae for numbers, and another for classes", found)
-        return found
+        result = usual if self.metric is None else self.metric
+        fits = (result == "mae") == (classes == 0)
+        require(fits, "tune.metric", "be mae for numbers, and another for classes", result)
+        return result
 
 
 NOT_TUNED = TuneRequest(candidates=())
@@ -136,23 +136,23 @@ def read_tune(tables: Mapping[str, Any]) -> TuneRequest:
 
 def _flat(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return dotted keys with their values; refuse keys that may not vary."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in given.items():
         inner = isinstance(value, dict) and "from" not in value  # a table of settings, and no range of one
-        found |= _joined(key, value) if inner else {key: value}
-    for key in found:
+        result |= _joined(key, value) if inner else {key: value}
+    for key in result:
         hint = f"These may: {', '.join(_KEYS)}."
         require(key in _KEYS, f"Key {key!r} of {where}", "be a setting that tuning may vary", key, hint)
-    return found
+    return result
 
 
 def _joined(name: str, inner: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a table inside a table under their dotted names."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in inner.items():
         nested = isinstance(value, dict) and "from" not in value
-        found |= _joined(f"{name}.{key}", value) if nested else {f"{name}.{key}": value}
-    return found
+        result |= _joined(f"{name}.{key}", value) if nested else {f"{name}.{key}": value}
+    return result
 
 
 def _product(space: Mapping[str, Any]) -> list[Values]:
@@ -187,11 +187,11 @@ def _range(name: str, given: Mapping[str, Any]) -> list[float | int]:
     require(scale == "linear" or low > 0, f"{name}.from", "be positive on a log scale", low)
     shares = [place / max(count - 1, 1) for place in range(count)]
     if scale == "log":
-        found = [low * (high / low) ** share for share in shares]
+        result = [low * (high / low) ** share for share in shares]
     else:
-        found = [low + (high - low) * share for share in shares]
+        result = [low + (high - low) * share for share in shares]
     exact = isinstance(given["from"], int) and isinstance(given["to"], int)
-    return sorted({round(value) for value in found}) if exact else list(found)
+    return sorted({round(value) for value in result}) if exact else list(result)
 
 
 def _listed(given: Any) -> list[Values]:
@@ -220,14 +220,14 @@ def _candidate(tables: Mapping[str, Any], values: Values) -> Candidate:
 
 def _inside(parts: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return the table of this path, as a copy that may be changed; one that is not there yet is empty."""
-    found = parts
+    result = parts
     for depth, name in enumerate(names, 1):
-        inner = found.get(name, {})
+        inner = result.get(name, {})
         hint = "The study states a single value there: state a table."
         require(isinstance(inner, dict), ".".join(names[:depth]), "be a table where tuning varies a part", inner, hint)
-        found[name] = dict(inner)
-        found = found[name]
-    return found
+        result[name] = dict(inner)
+        result = result[name]
+    return result
 
 
 # From candidates to one plan: calibrate what each trial may spend, so that the selected model meets the target.

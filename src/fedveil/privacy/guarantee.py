@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from fedveil.core.errors import require
 
 Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
-Unit = Literal["record", "client"]
+Unit = Literal["record", "client", "person"]
+NAMELESS: Final[tuple[Unit, ...]] = ("record", "client")  # units of jobs that read no column of persons
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]
 # (how far one unit moves a noisy release, in units of its noise; how many such releases)
 Moves = tuple[tuple[float, int], ...]

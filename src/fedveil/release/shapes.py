@@ -95,10 +95,10 @@ def _knot_shares(column: Column, places: Vector) -> Vector:
     cells = np.array(column.shares)
     middles = (np.arange(cells.size) + 0.5) * 2 / cells.size - 1
     left, share = hats_of(middles, places)
-    found = np.bincount(left, weights=cells * (1 - share), minlength=places.size)
+    result = np.bincount(left, weights=cells * (1 - share), minlength=places.size)
     if places.size > 1:
-        found = found + np.bincount(left + 1, weights=cells * share, minlength=places.size)
-    return np.asarray(found / max(float(found.sum()), 1e-12))
+        result = result + np.bincount(left + 1, weights=cells * share, minlength=places.size)
+    return np.asarray(result / max(float(result.sum()), 1e-12))
 
 
 def _shares_of_features(column: Column, shares: Vector) -> Vector:
@@ -131,10 +131,10 @@ class _Noise:
             run = self.plan.run
             steps = per_round(run.step_size, run)
             noise = self.plan.hidden.noise() * (math.sqrt(2) if run.noise == "laplace" else 1.0)
-            found = np.zeros(squares.size)
+            result = np.zeros(squares.size)
             for step, deviation in zip(steps.tolist(), np.broadcast_to(noise, steps.shape).tolist(), strict=True):
-                found = np.clip(1 - step * pull, 0.0, 1.0) ** 2 * found + deviation**2
-            return found
+                result = np.clip(1 - step * pull, 0.0, 1.0) ** 2 * result + deviation**2
+            return result
         if self.each is None:
             return np.full(squares.size, np.nan)
         seen = np.maximum(pull, _LEAST * self.curvature * self.bound**2)

@@ -124,8 +124,8 @@ def coded_gap(plan: Plan, traffic: Traffic) -> CodedGap:
 
 
 def _own_compression(plan: Plan) -> CompressionRequest:
-    found: CompressionRequest = getattr(plan.method, "compression", CompressionRequest())
-    return found
+    result: CompressionRequest = getattr(plan.method, "compression", CompressionRequest())
+    return result
 
 
 def _compressed_bytes(plan: Plan) -> int:

@@ -130,6 +130,8 @@ def _answer(epsilon: float, delta: float, moves: Moves | None = None) -> Answer:
 def places_of(plan: Plan) -> Places:
     """What each round's participants would have if everyone knew who took part when."""
     run, delta = plan.run, plan.target.delta
+    if plan.target.unit == "person":
+        return Places(delta=delta, why_not="A person's records stand at several places of a pass.")
     if run.sampled:
         why = "Every unit draws its own rounds, and nobody knows whose turn is when: no unit has a place in a pass."
         return Places(delta=delta, why_not=why)

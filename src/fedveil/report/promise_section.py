@@ -2,6 +2,7 @@
 
 import math
 
+from fedveil.privacy.target import Target
 from fedveil.report import words
 from fedveil.report.charts import hundred, legend
 from fedveil.report.markup import Markup, badge, code, concat, figure, folded, note, paragraph, section, table, tag
@@ -102,11 +103,17 @@ def _key_numbers(view: View, seen: Observer) -> Markup:
     rows: list[tuple[str, object, object]] = [
         ("Epsilon (ε)", words.epsilon_text(seen.epsilon), [asked, state]),
         ("Delta (δ)", words.nearest(seen.delta, 12), f"how often it may fail: {words.one_in(seen.delta)}"),
-        ("Protected", f"one {unit}", "a client is one data holder" if unit == "client" else "one row of the data"),
+        ("Protected", f"one {unit}", _protected(target)),
         _all_runs(view, seen),
     ]
     tiles = [tag("div", tag("dt", name), tag("dd", value), tag("dd", why, class_="why")) for name, value, why in rows]
     return tag("dl", tiles, class_="tiles")
+
+
+def _protected(target: Target) -> str:
+    if target.unit == "person":
+        return f"with up to {target.largest_person} rows of the data"
+    return "a client is one data holder" if target.unit == "client" else "one row of the data"
 
 
 def _all_runs(view: View, seen: Observer) -> tuple[str, object, str]:

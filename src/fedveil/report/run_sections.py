@@ -201,7 +201,7 @@ def schedule(view: View) -> Markup:
         text = f"By {title_of(kind)}, as the plan says:"
         facts = [*_facts(plan), *facts_of(plan.method, plan.setup), ("grid of the noise", f"2^{plan.grid}")]
         return folded("schedule", "How it was trained", paragraph(text), table("The plan", ("what", "value"), facts))
-    run, unit = plan.run, plan.target.unit
+    run, unit = plan.run, plan.target.counted
     facts = [
         *_facts(plan),
         (f"gradient of a {unit}, at most", words.nearest(run.lipschitz)),
@@ -268,7 +268,7 @@ def _panels(planned: Schedule, series: Sequence[tuple[str, str, Sequence[float]]
 
 def _dealt(view: View) -> str:
     plan, run = view.plan, view.plan.run
-    unit, steps = plan.target.unit, f"{run.total:,} step{'s' * (run.total > 1)}"
+    unit, steps = plan.target.counted, f"{run.total:,} step{'s' * (run.total > 1)}"
     if run.sampled:
         text = _draws_text(run, plan.units, unit)
     elif run.rounds == 1:

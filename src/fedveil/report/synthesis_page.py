@@ -25,7 +25,7 @@ def synthesis_page(
     """Return the whole page as HTML; ``quality``: how rows compare with public records, where there are any."""
     target = certificate.plan.target
     facts = (
-        f"Made from {generator.records:,} {target.unit}s by noised counts: epsilon {target.epsilon:g}, delta "
+        f"Made from {generator.records:,} {target.counted}s by noised counts: epsilon {target.epsilon:g}, delta "
         f"{target.delta:g} for one {target.unit} ({target.neighbours}). Rows drawn from it cost nothing more."
     )
     heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", generator.name), tag("p", facts)]

@@ -144,6 +144,9 @@ def secret(unit: str, neighbours: str) -> str:
     if unit == "client":
         rest = "or other records in their place" if neighbours == "replace-one" else "or left out altogether"
         return f"whether the records of any one client were used, {rest}"
+    if unit == "person":
+        rest = "or other records in their place" if neighbours == "replace-one" else "or left out altogether"
+        return f"whether the records of any one person were used, {rest}"
     rest = "or another record in its place" if neighbours == "replace-one" else "or left out"
     return f"whether any one record was used, {rest}"
 
@@ -154,6 +157,11 @@ def group(unit: str) -> str:
         return (
             "The promise is for one client at a time, with all its records. For k clients together epsilon is k times "
             "as large, and delta grows too."
+        )
+    if unit == "person":
+        return (
+            "The promise is for one person at a time, with all records of that person that were used. A person whom "
+            "two data holders know counts as two, and both promises add up."
         )
     return (
         "The promise is for one record at a time. A person with k records has k times the epsilon, and a larger delta."

@@ -86,7 +86,7 @@ class Contributing:
 
     def whole(self, turn: int, asked: Content) -> Whole:
         """Return the sum over all units."""
-        if self.target.unit == "record":
+        if self.target.unit != "client":
             return self.contributions(self.present)
         own = whole_client(self.contributions)
         rows = list(by_client(self.owner, len(self.numbers), self.present))
@@ -94,7 +94,7 @@ class Contributing:
 
     def parts(self, turn: int, asked: Content, away: Away = nobody) -> dict[int, Whole]:
         """Return what each client contributes."""
-        own = self.contributions if self.target.unit == "record" else whole_client(self.contributions)
+        own = self.contributions if self.target.unit != "client" else whole_client(self.contributions)
         rows = by_client(self.owner, len(self.numbers), self.present)
         return {number: own(one) for number, one in zip(self.numbers, rows, strict=True) if not away(number)}
 

@@ -181,7 +181,8 @@ class NoisySums:
         left = variance_left(adversary, data, target, trust)
         if not left > 0:
             return None
-        whole_noise = self.mechanism(target.neighbours).noise_multiplier
+        # a person moves a sum as far as all of its records together: the noise counts for as much less
+        whole_noise = self.mechanism(target.neighbours).noise_multiplier / target.largest_person
         return Gaussian(noise_multiplier=whole_noise * math.sqrt(left), neighbours=target.neighbours)
 
     def total_variation(self, data: DataShape, trust: Trust, served: bool = True) -> float:

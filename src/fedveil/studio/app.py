@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fedveil.core.errors import BadValue, FedveilError, require, why
+from fedveil.studio.ask_routes import Asking
 from fedveil.studio.asker import Superseded
 from fedveil.studio.design_routes import Design
 from fedveil.studio.explore import Explore
@@ -51,6 +52,7 @@ def application(studio: Studio, port: int) -> Gate:
         routes=[
             Route("/static/{name}", _static),
             *Design(studio).routes(),
+            *Asking(studio).routes(),
             *Signing(studio).routes(),
             *Runs(studio).routes(),
             *Explore(studio).routes(),

@@ -112,6 +112,7 @@ def table_page(frame: Frame, data: str, columns: Mapping[str, Any], sentence: st
         "/",
         None if sentence is None else tag("p", sentence, class_="sentence bad", role="alert"),
         note(f"{columns['records']:,} rows. {_NOT_LOOKED_AT}"),
+        paragraph(link("Ask about these columns", "/ask", data=data), " before anything is trained."),
         section("questions", "What only you can say", form),
         section("columns", "What was read", listed, _learn(data)),
     )
@@ -127,8 +128,8 @@ def design_page(frame: Frame, study: str, text: str, seen: str) -> str:
     """Return the study with its choices on the left and its text on the right."""
     now = choices.chosen(text)
     controls = [
-        _slider("epsilon", "Epsilon", now["epsilon"], -1.0, 1.0),
-        _slider("delta", "Delta", now["delta"], -9.0, -3.0),
+        slider("epsilon", "Epsilon", now["epsilon"], -1.0, 1.0),
+        slider("delta", "Delta", now["delta"], -9.0, -3.0),
         _choice("unit", "Protected", choices.UNITS, now),
         _choice("neighbours", "Neighbours", choices.NEIGHBOURS, now),
         _choice("adversary", "Observer of the target", choices.OBSERVERS, now),
@@ -189,7 +190,7 @@ def _choice(name: str, label: str, options: Sequence[tuple[str, str]], now: Mapp
     return field(label, control, name, choices.MEANINGS[name])
 
 
-def _slider(name: str, label: str, value: Any, low: float, high: float) -> Markup:
+def slider(name: str, label: str, value: Any, low: float, high: float) -> Markup:
     """Return a slider over powers of ten; what it stands at is beside its label."""
     given = float(value) if isinstance(value, int | float) and value > 0 else 10.0 ** ((low + high) / 2)
     at = math.log10(given)

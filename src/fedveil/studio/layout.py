@@ -8,7 +8,13 @@ from urllib.parse import urlencode
 from fedveil.report.markup import Markup, tag
 from fedveil.version import __version__
 
-PAGES: Final = (("/", "Design"), ("/sign", "Sign"), ("/runs", "Run and watch"), ("/explore", "Explore"))
+PAGES: Final = (
+    ("/", "Design"),
+    ("/ask", "Ask"),
+    ("/sign", "Sign"),
+    ("/runs", "Run and watch"),
+    ("/explore", "Explore"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

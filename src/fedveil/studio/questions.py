@@ -16,7 +16,8 @@ from fedveil.core.errors import FedveilError
 from fedveil.core.tables import read_tables
 from fedveil.data.load import Loaded
 from fedveil.engine.study import planned_for
-from fedveil.jobs.local import open_any_study
+from fedveil.jobs.ask import plan_questions
+from fedveil.jobs.local import ReadTables, open_any_study
 from fedveil.planning.design import Planned
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
@@ -67,6 +68,27 @@ def plan(
         delta=target.delta if delta is None else delta,
     )
     return plan_values(*planned_study(replace(study, target=target)), study)
+
+
+def questions(text: str, base: str, root: str) -> dict[str, Any]:
+    """Return how precise the answers to a question file will be, and what they cost; nothing is charged."""
+    tables, here = read_tables(text, "The question file"), Path(base)
+    check_paths(tables, here, Folder(Path(root)))
+    plan, expected, spent = plan_questions(ReadTables(tables, here, "questions"))
+    return {
+        "rows": [
+            {
+                "question": one.question,
+                "what": one.what,
+                "unit": one.unit,
+                "width": finite_or_none(one.half_widths[plan.target.epsilon]),
+            }
+            for one in expected
+        ],
+        "epsilon": finite_or_none(plan.promise(plan.target.adversary).epsilon),
+        "noise": plan.sums.law,
+        "ledger": spent.sentence(),
+    }
 
 
 def planned_study(study: Study) -> tuple[Planned, Loaded | Unprepared]:

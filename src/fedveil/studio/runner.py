@@ -1,4 +1,4 @@
-"""The process of one job: runs or resumes a study, or attacks a run, and writes down how far it is and how it ended."""
+"""The process of one job: trains, answers questions or attacks a run, and writes down how far it is and how it ends."""
 
 import json
 import math
@@ -74,6 +74,17 @@ def run(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     return {"state": "done"}
 
 
+def ask(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
+    """Answer a question file with the function that ``fedveil ask`` calls."""
+    progress.tell(now=True, stage="starting")
+    from fedveil.engine.system import System
+    from fedveil.jobs.ask import ask_study
+
+    system = System(tell=lambda words: progress.tell(now=True, stage=words), note=progress.note)
+    ask_study(Path(request["study"]), Path(request["out"]), resume=bool(request["resume"]), system=system)
+    return {"state": "done"}
+
+
 def audit(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     """Attack a finished run by the command ``fedveil audit``."""
     progress.tell(now=True, stage="attacking the run; this trains it many times over")
@@ -101,7 +112,7 @@ def main(folder: Path, modules: Sequence[str] = ()) -> int:
     progress = ProgressFile(folder / PROGRESS)
     try:
         with allowing(*modules):
-            outcome = {"run": run, "audit": audit}[request["kind"]](request, progress)
+            outcome = {"run": run, "ask": ask, "audit": audit}[request["kind"]](request, progress)
     except AlreadyFinished:
         outcome = {"state": "done"}
     except BaseException as error:

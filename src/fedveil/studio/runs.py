@@ -77,7 +77,7 @@ def runs_page(
 
 def _what(job: Job) -> str:
     out = str(job.request.get("shown", job.request["out"]))
-    return f"{'attack' if job.request['kind'] == 'audit' else 'run'}: {out}"
+    return f"{ {'audit': 'attack', 'ask': 'answers'}.get(job.request['kind'], 'run') }: {out}"
 
 
 def start_page(
@@ -365,7 +365,9 @@ class Runs:
             return html_response(self._start_page(given.get("study"), sentence_of(error)), 400)
         return _to("/watch", job=name)
 
-    def _begin(self, study: object, out: Path, *, resume: bool, sign: str | None, on: str | None) -> str:
+    def _begin(
+        self, study: object, out: Path, *, resume: bool, sign: str | None, on: str | None, kind: str = "run"
+    ) -> str:
         path, text, _ = self._studio.study(study)
         check_paths(tables_in(text), path.parent, self._studio.folder)
         key = None
@@ -376,7 +378,7 @@ class Runs:
         return jobs.begin(
             self._root,
             {
-                "kind": "run",
+                "kind": kind,
                 "study": str(path),
                 "out": str(out),
                 "shown": self._studio.folder.name(out),
@@ -408,7 +410,8 @@ class Runs:
         given = await gate.form(request, self._studio.known.form)
         if "job" in given:
             old = jobs.job_of(self._root, given["job"])
-            require(old.request["kind"] == "run", "The job", "be a run to go on with", old.request["kind"])
+            kind = old.request["kind"]
+            require(kind in ("run", "ask"), "The job", "be a run or answers to go on with", kind)
             # Named and checked anew: the request is a file of the working folder, which others may have made.
             name_of = self._studio.folder.name
             out = self._studio.folder.inside(name_of(Path(old.request["out"])), "The run")
@@ -420,10 +423,12 @@ class Runs:
                 resume=(out / "plan.toml").exists(),
                 sign=key if own else name_of(Path(str(key))),
                 on=None if place is None else name_of(Path(place)),
+                kind=kind,
             )
             return _to("/watch", job=name)
         out = self._studio.folder.existing(given.get("out"), "The run")
-        name = self._begin(given.get("study"), out, resume=True, sign=None, on=None)
+        kind = "ask" if "question" in tables_in(self._studio.study(given.get("study"))[1]) else "run"
+        name = self._begin(given.get("study"), out, resume=True, sign=None, on=None, kind=kind)
         return _to("/watch", job=name)
 
     async def run(self, request: Request) -> Response:
@@ -435,6 +440,8 @@ class Runs:
         if state != "finished":
             page = unfinished_page(self._studio.frame, out, state, study, self._studio.folder.studies())
             return html_response(page)
+        if (folder / "answers.json").exists():
+            return _to("/file", out=out, name="report.html")
         run = await self._studio.ask("run", {"out": out})
         words = approval_words(None if study is None else self._root / study, folder)
         there = [one.name for one in folder.iterdir()]

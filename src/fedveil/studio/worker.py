@@ -19,6 +19,7 @@ QUESTIONS: Final = {
     "ready": "fedveil.studio.questions:ready",
     "check": "fedveil.studio.questions:check",
     "plan": "fedveil.studio.questions:plan",
+    "questions": "fedveil.studio.questions:questions",
     "columns": "fedveil.studio.drafting:columns",
     "draft": "fedveil.studio.drafting:draft",
     "compare": "fedveil.studio.comparing:compare",

@@ -20,6 +20,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import ndtr, ndtri
 
 from fedveil.core.errors import require
+from fedveil.core.recent import Recent
 from fedveil.core.values import Vector
 from fedveil.theory.loss import Tails
 
@@ -107,7 +108,7 @@ class _Cumulated(NamedTuple):
     q_below: Vector
 
 
-@lru_cache(maxsize=16)
+@Recent
 def _cumulated(law: AllocationLaw) -> _Cumulated:
     grid = _grid(law.summands, law.side, law.tail)
     sums, spare = _ordered(law.summands, law.side, law.tail)
@@ -122,7 +123,7 @@ def _cumulated(law: AllocationLaw) -> _Cumulated:
     return sums._replace(p_above=sums.p_above + infinite, q_below=sums.q_below + unseen)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _ordered(summands: Summands, side: str, tail: float) -> tuple[_Cumulated, float]:
     """Return the sums over the grid in the order of R, and the mass without any ratio. Both directions start here."""
     grid = _grid(summands, side, tail)
@@ -142,7 +143,7 @@ def _both(mass: Vector) -> tuple[Vector, Vector]:
     return above, below
 
 
-@lru_cache(maxsize=32)
+@Recent
 def _grid(summands: Summands, side: str, tail: float) -> Grid:
     """Return all summands on one grid, convolved; coarser where the fine one would be too long."""
     number = sum(count for _, count in summands)

@@ -38,8 +38,8 @@ class ArsinhLaw:
     def loss(self, t: Vector) -> Vector:
         r"""Return $\frac{k^2}{2}\sinh d\,\sinh 2t - 2\,\mathrm{artanh}(\tanh t \tanh\frac d2)$."""
         with np.errstate(over="ignore"):
-            found = self._steepness * np.sinh(2 * t) - 2 * np.arctanh(np.tanh(t) * np.tanh(self.shift / 2))
-        return np.asarray(found, dtype=np.float64)
+            result = self._steepness * np.sinh(2 * t) - 2 * np.arctanh(np.tanh(t) * np.tanh(self.shift / 2))
+        return np.asarray(result, dtype=np.float64)
 
     @property
     def _steepness(self) -> float:
@@ -73,8 +73,8 @@ class ArsinhLaw:
 
     def log_delta(self, epsilon: float) -> float:
         """Return the logarithm of the hockey-stick divergence of one use, rounded up."""
-        found = self.tails(np.array([epsilon]))
-        p, q = float(found.p_above[0]), float(found.q_above[0])
+        result = self.tails(np.array([epsilon]))
+        p, q = float(result.p_above[0]), float(result.q_above[0])
         lost = q * math.exp(min(epsilon, 700.0))
         return math.log(max(p - lost, 0.0) + 1e-12 * p + 1e-300)  # for rounding: the two may nearly cancel
 

@@ -264,8 +264,8 @@ class Laws(NamedTuple):
             exponent = log_mass + tilt * losses
             tops = exponent.max(axis=1)
             norms = np.exp(exponent - tops[:, None]).sum(axis=1)
-        found = zip(tops.tolist(), norms.tolist(), strict=True)
-        return [top + math.log(norm) if norm > 0 else -math.inf for top, norm in found]
+        result = zip(tops.tolist(), norms.tolist(), strict=True)
+        return [top + math.log(norm) if norm > 0 else -math.inf for top, norm in result]
 
 
 def opened(parts: Counted) -> Laws:

@@ -35,6 +35,8 @@ def lfilter(above: Vector | Sequence[float], below: Vector | Sequence[float], va
     >>> lfilter([1.0], [1.0, -0.5], np.array([1.0, 0.0, 0.0]))
     array([1.  , 0.5 , 0.25])
     """
+    if len(above) == 1 and not np.any(below[1:]):  # without memory; a constant that every process makes is one of these
+        return np.asarray(values, dtype=np.float64) * (above[0] / below[0])
     from scipy.signal import lfilter as filtered
 
     return np.asarray(filtered(above, below, values, axis=axis), dtype=np.float64)
@@ -59,6 +61,8 @@ def inverse_of(coefficients: Vector) -> Vector:
     >>> inverse_of(np.array([1.0, 0.5, 0.25]))
     array([ 1. , -0.5,  0. ])
     """
+    if coefficients.size == 1:  # one round, as of every default: the filter's library takes half a second to load
+        return 1.0 / coefficients
     impulse = np.zeros(coefficients.size)
     impulse[0] = 1.0
     with np.errstate(all="ignore"):  # an inverse that grows without bound is refused by whoever uses it

@@ -125,8 +125,8 @@ def least_neighbours(
             return None
         chance = graph_failure(clients, neighbours, threshold, colluders, dropouts, active=active)
         lost = recovery_failure(clients, neighbours, threshold, dropouts)
-        found = Neighbourhood(neighbours=neighbours, threshold=threshold, failure=chance, stuck=lost)
-        return found if chance <= safe else None
+        result = Neighbourhood(neighbours=neighbours, threshold=threshold, failure=chance, stuck=lost)
+        return result if chance <= safe else None
 
     best = tried(clients - 1)
     if best is None:
@@ -136,8 +136,8 @@ def least_neighbours(
     low, high = 0, clients // 2  # halves of degrees; if the chances are not monotone, the degree may not be the least
     while high - low > 1:
         middle = (low + high) // 2
-        found = tried(2 * middle) if 2 * middle < clients - 1 else best
-        low, high, best = (middle, high, best) if found is None else (low, middle, found)
+        result = tried(2 * middle) if 2 * middle < clients - 1 else best
+        low, high, best = (middle, high, best) if result is None else (low, middle, result)
     return best
 
 

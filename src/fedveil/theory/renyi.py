@@ -58,8 +58,8 @@ def least_epsilon(alpha: float, zeta: float, delta: float) -> float:
     if alpha * delta >= 1:
         value = zeta + math.log1p(-delta)
         return max(0.0, value + _ULPS * (zeta + abs(value)))
-    found = _search(lambda w: _epsilon_at(alpha, zeta, delta, w), delta, alpha)
-    return max(0.0, min(found, default=math.inf))
+    result = _search(lambda w: _epsilon_at(alpha, zeta, delta, w), delta, alpha)
+    return max(0.0, min(result, default=math.inf))
 
 
 def least_delta(alpha: float, zeta: float, epsilon: float) -> float:
@@ -77,8 +77,8 @@ def least_delta(alpha: float, zeta: float, epsilon: float) -> float:
         return 1.0
     if epsilon - zeta <= math.log1p(-1 / alpha):  # here delta >= 1/alpha
         return min(1.0, _ULPS - math.expm1(epsilon - zeta - _ULPS * (epsilon + zeta)))
-    found = _search(lambda t: _log_delta_at(alpha, zeta, epsilon, epsilon + t), 1e-32, alpha)
-    return max(math.exp(min([0.0, *found])), 2.0**-1022)  # an underflow does not prove zero
+    result = _search(lambda t: _log_delta_at(alpha, zeta, epsilon, epsilon + t), 1e-32, alpha)
+    return max(math.exp(min([0.0, *result])), 2.0**-1022)  # an underflow does not prove zero
 
 
 def largest_zeta(alpha: float, epsilon: float, delta: float) -> float:
@@ -178,14 +178,14 @@ def _crossing(alpha: float, epsilon: float, s: float) -> tuple[float, float, flo
 
 def _search(bound_at: Callable[[float], tuple[float, bool]], least: float, alpha: float) -> list[float]:
     """Return every bound found on the way to the best tangents, by bisection in log scale, without NaNs."""
-    low, high, found = math.log(least), math.log(_widest(alpha)), []
+    low, high, result = math.log(least), math.log(_widest(alpha)), []
     for _ in range(_STEPS):
         middle = (low + high) / 2
         bound, widen = bound_at(math.exp(middle))
         if not math.isnan(bound):
-            found.append(bound)
+            result.append(bound)
         low, high = (middle, high) if widen else (low, middle)
-    return found
+    return result
 
 
 def _widen(alpha: float, delta: float, s: float, w: float) -> bool:

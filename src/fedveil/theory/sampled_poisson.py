@@ -129,19 +129,19 @@ def _sums(steps: Whole, rate: float, exact: int) -> tuple[Vector, Vector]:
     Rare ones are charged at the largest sum.
     """
     values, counts = np.unique(steps, return_counts=True)
-    found: list[Vector] = [np.ones(1)] + [np.zeros(1) for _ in range(exact + 1)]  # the last entry: more than exact
+    result: list[Vector] = [np.ones(1)] + [np.zeros(1) for _ in range(exact + 1)]  # the last entry: more than exact
     rare = 0.0
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
         heads, lost = _binomial(count, rate)
-        fresh: list[Vector] = [np.zeros(1) for _ in found]
-        for number, before in enumerate(found):
+        fresh: list[Vector] = [np.zeros(1) for _ in result]
+        for number, before in enumerate(result):
             for head in np.flatnonzero(heads).tolist():
                 into = min(number + head, exact + 1)
                 fresh[into] = _added(fresh[into], before * heads[head], head * value)
-        found, dropped = [_trimmed(part)[0] for part in fresh], sum(_trimmed(part)[1] for part in fresh)
+        result, dropped = [_trimmed(part)[0] for part in fresh], sum(_trimmed(part)[1] for part in fresh)
         rare += lost + dropped
-    at = np.flatnonzero(found[-1])
-    sums, mass = at.astype(np.float64), found[-1][at]
+    at = np.flatnonzero(result[-1])
+    sums, mass = at.astype(np.float64), result[-1][at]
     return (np.append(sums, float(np.sum(steps))), np.append(mass, rare)) if rare > 0 else (sums, mass)
 
 

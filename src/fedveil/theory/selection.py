@@ -110,11 +110,11 @@ class TruncatedNegativeBinomial:
 def least_spread(profile: Profile, law: TruncatedNegativeBinomial, most: float) -> float:
     """Return the least ``log_spread`` over epsilons from 0 to ``most``; each of them holds, so a search may stop."""
     at = np.linspace(0.0, most, 65)
-    found = [law.log_spread(float(e), profile(float(e))) for e in at]
-    best = int(np.argmin(found))
+    result = [law.log_spread(float(e), profile(float(e))) for e in at]
+    best = int(np.argmin(result))
     low, high = float(at[max(best - 1, 0)]), float(at[min(best + 1, at.size - 1)])
     fine = [law.log_spread(float(e), profile(float(e))) for e in np.linspace(low, high, 33)]
-    return max(0.0, min(*found, *fine))
+    return max(0.0, min(*result, *fine))
 
 
 def selected_epsilon(profile: Profile, law: TruncatedNegativeBinomial, delta: float, most: int, slip: float) -> float:
@@ -129,9 +129,9 @@ def selected_epsilon(profile: Profile, law: TruncatedNegativeBinomial, delta: fl
         base = smallest_at(profile, (1 - share) * delta / (law.mean * _UP))
         if base == math.inf:
             continue
-        found = (base + least_spread(profile, law, base)) * _UP
-        if found < _WIDEST and (1 + math.exp(found)) * off <= share * delta:
-            return found
+        result = (base + least_spread(profile, law, base)) * _UP
+        if result < _WIDEST and (1 + math.exp(result)) * off <= share * delta:
+            return result
     return math.inf
 
 

@@ -61,8 +61,8 @@ class Table:
 
     def at_diameter(self, log_slope: Vector) -> Vector:
         """Return a bound on V at the largest distance, for any slope."""
-        found, _ = self.look(np.abs(log_slope), self.step.size - 1)
-        return _any_slope(log_slope, found)
+        result, _ = self.look(np.abs(log_slope), self.step.size - 1)
+        return _any_slope(log_slope, result)
 
     def over_cells(self, log_slope: Vector, share: Vector) -> Vector:
         """Return V averaged over each cell of distances; ``share`` bounds where in the cell the mean distance lies."""
@@ -125,7 +125,7 @@ def paths(table: Table, ask: Shifts, start: Vector) -> tuple[Vector, Vector]:
     mu = np.concatenate([[0.0], table.scale])
     v, z, speed = np.zeros(start.shape), start, np.full(start.shape, 0.5)
     left, used = ask.beyond(v), ask.within(v)
-    found = np.empty((*start.shape, d.size - 1))
+    result = np.empty((*start.shape, d.size - 1))
     for j in range(1, d.size):
         width, rise, size = d[j] - d[j - 1], mu[j] - mu[j - 1], (mu[j] + mu[j - 1]) / 2
         slope = np.exp(np.clip(-size * (z - rise / 2 * (1 - speed) + size / 2), -_STEEPEST, _STEEPEST))
@@ -136,14 +136,14 @@ def paths(table: Table, ask: Shifts, start: Vector) -> tuple[Vector, Vector]:
         speed = np.where(speed > 0, np.minimum(speed, 1.0), 0.0)
         v, z = v + width * speed, z - rise * (1 - speed)
         left, used = ask.beyond(v), ask.within(d[j] - v)
-        found[..., j - 1] = v
-    return found, np.asarray(-mu[-1] * (z + mu[-1] / 2))
+        result[..., j - 1] = v
+    return result, np.asarray(-mu[-1] * (z + mu[-1] / 2))
 
 
 def too_high(table: Table, ask: Shifts, start: Vector) -> NDArray[np.bool_]:
     """Return whether a path from ``start`` leaves more mass below than its last slope can use."""
-    found, log_slope = paths(table, ask, start)
-    v = found[..., -1]
+    result, log_slope = paths(table, ask, start)
+    v = result[..., -1]
     u = table.distance[-1] / ask.noise - v
     spare = ask.g * ndtr(ask.pivot - u) - ndtr(ask.pivot - ask.x - u)
     return np.asarray(spare > np.exp(np.minimum(log_slope, _STEEPEST)) * np.maximum(ask.beyond(v), 0.0))
@@ -311,8 +311,8 @@ def _before(after: Table, c: float, sigma: float, rate: float) -> Table:
     log_slope = _slopes(mu, _SLOPES)
     ask = Shifts(np.broadcast_to(x, log_slope.shape).ravel(), (log_slope / x).ravel(), sigma)
     start = _starts(after, log_slope, x, sigma)
-    found, _ = paths(after, ask, start.ravel())
-    value = bound(after, ask, found).reshape(log_slope.shape)
+    result, _ = paths(after, ask, start.ravel())
+    value = bound(after, ask, result).reshape(log_slope.shape)
     return _table(after.distance, log_slope, value, c / sigma, rate, float(after.value[0, -1]))
 
 
@@ -385,5 +385,5 @@ def _ask(table: Table, epsilon: float, x: float, noise: float) -> float:
         over = too_high(table, ask(wide.size), wide)
         edge = int(np.argmax(over)) if over.any() else wide.size - 1
         near = np.linspace(wide[max(edge - 1, 0)], wide[edge], 16)
-        found, _ = paths(table, ask(near.size), near)
-    return float(bound(table, ask(near.size), found).min())
+        result, _ = paths(table, ask(near.size), near)
+    return float(bound(table, ask(near.size), result).min())

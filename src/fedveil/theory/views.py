@@ -54,14 +54,14 @@ class Stretches:
         """Return G and V of the rounds between each round and a look ``distance`` rounds after its beginning."""
         count, length = self.rounds.count, min(distance, self.rounds.count) - 1
         start, power = np.arange(1, count + 1), 0
-        found = np.ones(count), np.zeros(count)
+        result = np.ones(count), np.zeros(count)
         while length:
             if length & 1:
                 factor, variance = self._level(power)
-                found = _joined(found, (factor[start], variance[start]))
+                result = _joined(result, (factor[start], variance[start]))
                 start = np.minimum(start + 2**power, count)
             length, power = length >> 1, power + 1
-        return found
+        return result
 
 
 def _joined(first: tuple[Vector, Vector], second: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
@@ -336,9 +336,9 @@ def _merged(dealt: Dealt, group: range, first: Indices, mu: Callable[[Indices, I
     at, label = np.array(group)[:, None], np.arange(dealt.places)[None, :]
     inside = slice(group[0], group[-1] + 1)
     some = at[:1] if dealt.even else at  # if all rounds are of one kind, the first of a group sees the most
-    found = mu(some, _place(some, label)).max(axis=0)
+    result = mu(some, _place(some, label)).max(axis=0)
     if dealt.even:
-        found[inside] = mu(at, _place(at, label[:, inside])).max(axis=0)
+        result[inside] = mu(at, _place(at, label[:, inside])).max(axis=0)
     # The observer knows its own noise; reducing all noise by that share is worse, and simple.
-    found[inside] *= math.sqrt(dealt.batch / max(dealt.batch - 1, 1))
-    return np.asarray(np.maximum.reduceat(found, first), dtype=np.float64)
+    result[inside] *= math.sqrt(dealt.batch / max(dealt.batch - 1, 1))
+    return np.asarray(np.maximum.reduceat(result, first), dtype=np.float64)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, final
 
 from fedveil.core.errors import FedveilError
+from fedveil.federation.carrying.orders import NODES, PULL, PUSH, READY
 from fedveil.wire import frames
 
-READY: Final = "ready"  # the first word of a relay, sent when it has a task at the link
 _TRIES: Final = 3
 _PAUSE: Final = 0.2  # seconds between two attempts to connect
 _WORD: Final = 200  # characters of an address or of a message's name
@@ -47,13 +47,13 @@ class RelayCarrier:
 
     def online(self) -> Mapping[str, str]:
         """Return the sites that the relay sees; malformed addresses are left out."""
-        found = self._order([("nodes", b"")], _SMALL, _MOST_NODES)
+        found = self._order([(NODES, b"")], _SMALL, _MOST_NODES)
         return {name: word for name, word in ((name, plain(address)) for name, address in found) if word}
 
     def push(self, address: str, envelope: bytes, seconds: float) -> str:
         """Send one envelope; return an empty name, which is never answered, if the relay does not take it."""
         self.largest = max(self.largest, len(envelope))
-        said = self._order([("push", f"{seconds:.1f}".encode("ascii")), (address, envelope)], _SMALL, 1)
+        said = self._order([(PUSH, f"{seconds:.1f}".encode("ascii")), (address, envelope)], _SMALL, 1)
         return plain(said[0][1]) if len(said) == 1 else ""
 
     def pull(self, names: list[str], seconds: float) -> Mapping[str, bytes]:
@@ -64,7 +64,7 @@ class RelayCarrier:
             return lost
         detail = f"{most} {0.0 if lost else min(seconds, self.patience / 3):.2f}".encode("ascii")
         largest = most + len(wanted) * (_WORD + 12) + _SMALL
-        answers = self._order([("pull", detail), *wanted], largest, len(wanted))
+        answers = self._order([(PULL, detail), *wanted], largest, len(wanted))
         return {**{name: data for name, data in answers if name in names}, **lost}
 
     @property
@@ -92,7 +92,7 @@ class RelayCarrier:
                 return self._said(connection, largest, most)
             except OSError:  # includes answers that are malformed, too large or too slow
                 self.close()
-                if blocks[0][0] != "nodes":
+                if blocks[0][0] != NODES:
                     return [(name, b"") for name, _ in blocks[1:]]
         raise RelayLost("The relay was lost again and again; go on with --resume when the link is back.")
 

@@ -103,6 +103,7 @@ REASONS: Final = {
     "other-data": "the plan was made for data of another shape",
     "other-preparation": "the plan's preparation is not for its columns; state them alike at every site",
     "other-evaluation": "the plan's evaluation is not for its held-out records, or charges clients for too little",
+    "other-persons": "it names no persons, or uses more records of one; state person_column and largest_person there",
     "other-generator": "the plan's generator is not for its columns; state categories there, and no feature_bound",
     "wrong-question": "what it was asked to count is not what the plan measures of its columns",
     "not-prepared": "it has not been told yet what the preparation of this run has learned",

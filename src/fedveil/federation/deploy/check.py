@@ -17,6 +17,8 @@ from cryptography import x509
 from fedveil.core.errors import FedveilError, why
 from fedveil.federation.deploy.files import INSIDE, LINK, PROXY, RELAY, read_deployment, read_site
 from fedveil.federation.flower.internals import TRIED, is_tried
+from fedveil.federation.nvflare.job import PLACES
+from fedveil.federation.nvflare.job import TRIED as TRIED_FLARE
 
 _PATIENCE: Final = 10.0
 _SOON: Final = 14  # days
@@ -34,7 +36,7 @@ class Row:
 def check_place(folder: Path, superlink: str | None, now: datetime) -> list[Row]:
     """Run all checks that are possible from here: from an aggregator's folder, or from a site's."""
     center = (folder / "deployment.toml").exists() or (folder / "aggregator" / "deployment.toml").exists()
-    return [_version(), *(_center(folder, now) if center else _site(folder, superlink, now))]
+    return _center(folder, now) if center else _site(folder, superlink, now)
 
 
 def _center(folder: Path, now: datetime) -> list[Row]:
@@ -43,8 +45,17 @@ def _center(folder: Path, now: datetime) -> list[Row]:
         found = read_deployment(folder)
     except FedveilError as error:
         return [Row("files", False, str(error))]
+    if found.engine == "nvflare":
+        there = found.relay.is_socket()
+        relay = "a job listens" if there else f"no job listens at {found.relay}; submit nvflare/job"
+        return [
+            _flare(),
+            Row("files", True, "complete"),
+            _closed(found.folder / "identity.key"),
+            Row("job", there, relay),
+        ]
     missing = [site for site in found.parties if not found.node_key(site).exists()]
-    rows = [Row("files", not missing, "complete" if not missing else f"no node key of {', '.join(missing)}")]
+    rows = [_flower(), Row("files", not missing, "complete" if not missing else f"no node key of {', '.join(missing)}")]
     rows += [_closed(found.folder / "identity.key")]
     for place in (found.folder.parent / name for name in (LINK, RELAY, PROXY)):
         if os.access(place, os.R_OK | os.X_OK):  # after it is handed out, each folder belongs to another user
@@ -62,8 +73,11 @@ def _site(folder: Path, superlink: str | None, now: datetime) -> list[Row]:
         identity, aggregator = read_site(folder / "identity.key")
     except FedveilError as error:
         return [Row("files", False, str(error))]
-    rows = [Row("files", True, f"{identity.name}, for {aggregator.name}")]
+    on_flare = (folder / PLACES).exists()
+    rows = [_flare() if on_flare else _flower(), Row("files", True, f"{identity.name}, for {aggregator.name}")]
     rows += [_closed(folder / name) for name in ("identity.key", "node.key") if (folder / name).exists()]
+    if on_flare:
+        return rows
     if superlink is None:
         return [*rows, Row("link", False, "give --superlink HOST:PORT to look at the link from a site")]
     host, _, text = superlink.rpartition(":")
@@ -73,7 +87,16 @@ def _site(folder: Path, superlink: str | None, now: datetime) -> list[Row]:
     return [*rows, _authority(authority, now), *_link(host, int(text), authority)]
 
 
-def _version() -> Row:
+def _flare() -> Row:
+    try:
+        text = importlib.metadata.version("nvflare")
+    except importlib.metadata.PackageNotFoundError:
+        return Row("NVFlare", False, "not installed; install it with: pip install 'fedveil[nvflare]'")
+    fine = text.startswith(TRIED_FLARE)
+    return Row("NVFlare", fine, text if fine else f"{text} was not tried; take {TRIED_FLARE}0")
+
+
+def _flower() -> Row:
     try:
         text = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from shlex import join
 from string import Template
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from fedveil.core.errors import BadValue, require, why
 from fedveil.core.files import public_folder, read_file
@@ -16,19 +16,27 @@ from fedveil.core.tables import known, read_tables, table, write_tables
 from fedveil.engine.files import PUBLIC, private_folder, write_atomically
 from fedveil.federation.deploy.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
 from fedveil.federation.flower.network import LINK_PROGRAM, SECRET, Link, relay_command, superlink_command
+from fedveil.federation.nvflare.job import PLACES, job_files, places
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
 
-# What people read in a deployment: a page of instructions, from the texts page.md and page_key_holder.md beside it.
+# What people read in a deployment: a page of instructions, from the texts page*.md beside this file.
 
 
-def page(sites: Sequence[str], host: str, port: int, inside: int, holder: str | None = None) -> str:
-    """Return the page for these sites, and for a key holder where there is one."""
+def page(
+    sites: Sequence[str], host: str, port: int, inside: int, holder: str | None = None, on_flare: bool = False
+) -> str:
+    """Return the page for these sites, and for a key holder where there is one.
+
+    ``on_flare``: the consortium runs NVFlare already, so there is no link of ours.
+    """
     listed = [f"- `sites/{site}/` goes to {site}, by a way that nobody else can read" for site in sites]
     if holder is not None:
         listed.append(f"- `key-holder/` goes to {holder}, who is neither a site nor the aggregator, in the same way")
     values = {"host": host, "port": port, "inside": inside, "count": len(sites), "names": ", ".join(sites)}
-    text = _text("page.md", values | {"listed": "\n".join(listed)})
-    return text if holder is None else f"{text}\n{_text('page_key_holder.md', {**values, 'holder': holder})}"
+    text = _text("page_nvflare.md" if on_flare else "page.md", values | {"listed": "\n".join(listed)})
+    if holder is None or on_flare:
+        return text
+    return f"{text}\n{_text('page_key_holder.md', {**values, 'holder': holder})}"
 
 
 def _text(file: str, values: dict[str, object]) -> str:
@@ -211,6 +219,8 @@ PROXY: Final = "proxy"
 _USERS: Final = "fedveil-users.conf"
 _MOST_SITES: Final = 1000
 
+Engine = Literal["flower", "nvflare"]  # what carries the envelopes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -218,7 +228,7 @@ class Wanted:
 
     ``host`` and ``port`` are how sites reach the proxy. ``inside`` is the link's own port, reachable on its machine
     only, and ``relay`` the socket that the relay shares with the aggregator. A trial on one machine has no proxy and
-    one port.
+    one port. On NVFlare, which the consortium runs already, host and ports are NVFlare's own affair.
     """
 
     sites: tuple[str, ...]
@@ -228,8 +238,10 @@ class Wanted:
     relay: str = str(RELAY_SOCKET)
     days: int = 365
     holder: str | None = None
+    engine: Engine = "flower"
 
     def __post_init__(self) -> None:
+        require(self.engine in get_args(Engine), "--engine", f"be one of {', '.join(get_args(Engine))}", self.engine)
         for site in self.sites:
             check_name(site)
             require(site != AGGREGATOR, "--sites", "not name the aggregator", site)
@@ -264,6 +276,7 @@ class Deployment:
     identity: Identity
     cards: dict[str, Card]
     holder: Card | None = None
+    engine: Engine = "flower"
 
     @property
     def parties(self) -> dict[str, Card]:
@@ -289,40 +302,45 @@ def write_deployment(folder: Path, wanted: Wanted, now: datetime, random: Callab
     """Write a new deployment; private files can be read by their owner only."""
     require(not folder.exists() or not any(folder.iterdir()), "FOLDER", "be a new folder", str(folder))
     public_folder(folder)
-    certified = make_certificates({PROXY: [wanted.host], LINK: ["localhost", INSIDE]}, now, wanted.days)
     center, identity = private_folder(folder / AGGREGATOR), Identity.make(AGGREGATOR, random(64))
-    _write_center(center, wanted, identity, certified.authority)
-    _write_around(folder, wanted, certified, random(32))
+    _write_center(center, wanted, identity)
+    known_to_all = {"aggregator.pub": identity.card.text().encode()}
+    if wanted.engine == "flower":
+        certified = make_certificates({PROXY: [wanted.host], LINK: ["localhost", INSIDE]}, now, wanted.days)
+        known_to_all["authority.pem"] = certified.authority
+        write_atomically(center / "authority.pem", certified.authority, mode=PUBLIC)
+        _write_around(folder, wanted, certified, random(32))
+    else:
+        _write_flare(folder / "nvflare", wanted)
     private_folder(folder / "sites")
-    known_to_all = {"authority.pem": certified.authority, "aggregator.pub": identity.card.text().encode()}
     if wanted.holder is not None:
         own = Identity.make(wanted.holder, random(64))
         units = {"fedveil-keyholder.service": holder_unit(), _USERS: HOLDER_USERS}
-        units["fedveil-node.service"] = node_unit(wanted.host, wanted.port, "fedveil-keyholder")
-        _write_member(folder / HOLDER, own, center, known_to_all, units)
+        _write_member(folder / HOLDER, own, center, known_to_all, units, wanted, "fedveil-keyholder")
         known_to_all[HOLDER_CARD] = own.card.text().encode()
         write_atomically(center / HOLDER_CARD, known_to_all[HOLDER_CARD], mode=PUBLIC)
     owned = {site: Identity.make(site, random(64)) for site in wanted.sites}
     for site, own in owned.items():
-        units = {"fedveil-guard.service": guard_unit(), "fedveil-node.service": node_unit(wanted.host, wanted.port)}
-        units[_USERS] = SITE_USERS
+        units = {"fedveil-guard.service": guard_unit(), _USERS: SITE_USERS}
         place = folder / "sites" / site
-        _write_member(place, own, center, known_to_all, units)
+        _write_member(place, own, center, known_to_all, units, wanted, "fedveil-site")
         public_folder(place / "peers")
         peers = {f"peers/{name}.pub": peer.card.text().encode() for name, peer in owned.items() if name != site}
         _write(place, {}, peers)
         write_atomically(center / "sites" / f"{site}.pub", own.card.text().encode(), mode=PUBLIC)
-    told = page(wanted.sites, wanted.host, wanted.port, wanted.inside, wanted.holder)
-    write_atomically(folder / "README.md", told.encode(), mode=PUBLIC)
+    text = page(
+        wanted.sites, wanted.host, wanted.port, wanted.inside, wanted.holder, on_flare=wanted.engine == "nvflare"
+    )
+    write_atomically(folder / "README.md", text.encode(), mode=PUBLIC)
 
 
-def _write_center(center: Path, wanted: Wanted, identity: Identity, authority: bytes) -> None:
+def _write_center(center: Path, wanted: Wanted, identity: Identity) -> None:
     """Write the files of the aggregator's own user, except the public keys of the others."""
     where: dict[str, Any] = {"host": wanted.host, "port": wanted.port, "inside": wanted.inside, "relay": wanted.relay}
-    where |= {"sites": wanted.sites} | ({} if wanted.holder is None else {"key_holder": wanted.holder})
+    where |= {"sites": wanted.sites, "engine": wanted.engine}
+    where |= {} if wanted.holder is None else {"key_holder": wanted.holder}
     public = {
         "deployment.toml": write_tables({"deployment": where}).encode(),
-        "authority.pem": authority,
         "aggregator.pub": identity.card.text().encode(),
         _USERS: CENTER_USERS.encode(),
     }
@@ -344,15 +362,42 @@ def _write_around(folder: Path, wanted: Wanted, certified: Certified, secret: by
     _write(private_folder(folder / PROXY), {"server.key": proxy.key}, shown | unit)
 
 
+def _write_flare(folder: Path, wanted: Wanted) -> None:
+    """Write the job for the consortium's NVFlare, and what goes into the startup kit of its server."""
+    public_folder(folder)
+    for name, text in job_files([*wanted.sites, *([wanted.holder] if wanted.holder else [])]).items():
+        public_folder((folder / "job" / name).parent)
+        write_atomically(folder / "job" / name, text, mode=PUBLIC)
+    write_atomically(folder / PLACES, places(relay=wanted.relay, group="fedveil"), mode=PUBLIC)
+
+
 def _write_member(
-    folder: Path, own: Identity, center: Path, shown: Mapping[str, bytes], units: Mapping[str, str]
+    folder: Path,
+    own: Identity,
+    center: Path,
+    shown: Mapping[str, bytes],
+    units: Mapping[str, str],
+    wanted: Wanted,
+    user: str,
 ) -> None:
-    """Write what goes to a site, or to the key holder: its keys, the public keys it must know, its unit files."""
-    node = make_node_key()
-    public = {**shown, "identity.pub": own.card.text().encode(), "node.pub": node.public}
-    public |= {name: text.encode() for name, text in units.items()}
-    _write(private_folder(folder), {"identity.key": own.text().encode(), "node.key": node.private}, public)
-    write_atomically(center / "nodes" / f"{own.name}.pub", node.public, mode=PUBLIC)
+    """Write what goes to a site, or to the key holder: its keys, the public keys it must know, its unit files.
+
+    ``user``: who runs its guard. What stands between guard and engine is a node of Flower's, or NVFlare's client.
+    """
+    private = {"identity.key": own.text().encode()}
+    public = {
+        **shown,
+        "identity.pub": own.card.text().encode(),
+        **{name: text.encode() for name, text in units.items()},
+    }
+    if wanted.engine == "flower":
+        node = make_node_key()
+        private["node.key"], public["node.pub"] = node.private, node.public
+        public["fedveil-node.service"] = node_unit(wanted.host, wanted.port, user).encode()
+        write_atomically(center / "nodes" / f"{own.name}.pub", node.public, mode=PUBLIC)
+    else:
+        public[PLACES] = places(guard=f"/run/{user}/guard.sock")
+    _write(private_folder(folder), private, public)
 
 
 def read_deployment(folder: Path) -> Deployment:
@@ -360,7 +405,7 @@ def read_deployment(folder: Path) -> Deployment:
     center = folder if (folder / "deployment.toml").exists() else folder / AGGREGATOR
     tables = read_tables(read_text(center / "deployment.toml"), "deployment.toml")
     where = table(tables.get("deployment", {}), "deployment")
-    known(where, ["host", "port", "inside", "relay", "sites", "key_holder"], "[deployment]")
+    known(where, ["host", "port", "inside", "relay", "sites", "key_holder", "engine"], "[deployment]")
     hint = "Write a new one with: fedveil deploy."
     require({"inside", "relay"} <= set(where), "deployment.toml", "name inside and relay", sorted(where), hint)
     wanted = Wanted(
@@ -370,6 +415,7 @@ def read_deployment(folder: Path) -> Deployment:
         inside=where["inside"],
         relay=where["relay"],
         holder=where.get("key_holder"),
+        engine=where.get("engine", "flower"),
     )
     cards = {site: Card.read(read_text(center / "sites" / f"{site}.pub")) for site in wanted.sites}
     for site, card in cards.items():
@@ -386,6 +432,7 @@ def read_deployment(folder: Path) -> Deployment:
         identity=Identity.read(read_text(center / "identity.key")),
         cards=cards,
         holder=holder,
+        engine=wanted.engine,
     )
 
 
@@ -414,12 +461,12 @@ def read_holder(key: Path) -> Card | None:
 def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
     """Make new keys of a site where they are used; their public keys are for the aggregator and the other sites."""
     identity, _ = read_site(folder / "identity.key")
-    own, node = Identity.make(identity.name, random(64)), make_node_key()
-    _write(
-        folder,
-        {"identity.key": own.text().encode(), "node.key": node.private},
-        {"identity.pub": own.card.text().encode(), "node.pub": node.public},
-    )
+    own = Identity.make(identity.name, random(64))
+    private, public = {"identity.key": own.text().encode()}, {"identity.pub": own.card.text().encode()}
+    if (folder / "node.key").exists():  # a site on Flower
+        node = make_node_key()
+        private["node.key"], public["node.pub"] = node.private, node.public
+    _write(folder, private, public)
 
 
 def read_text(path: Path) -> str:

@@ -6,10 +6,8 @@ aggregator's orders: list nodes, push, pull. Neither can read an envelope, and n
 
 import socket
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
@@ -18,28 +16,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedveil.core.errors import FedveilError
-from fedveil.federation.aggregator.relay import READY
+from fedveil.federation.carrying.guard_door import ENVELOPE, hand_to_guard
+from fedveil.federation.carrying.orders import NODES, PUSH, Order, fitting, serve_orders
 from fedveil.federation.flower.channel import Channel, NoPostBox
 from fedveil.federation.flower.internals import GUARD, TOKEN_HEADER, token_of
 from fedveil.federation.flower.network import Link
 from fedveil.federation.flower.post_box import RELAY_PATH
 from fedveil.wire import frames
-
-# A node's way to the guard on its machine: one envelope and its answer over the guard's socket.
-
-ENVELOPE: Final = "envelope"
-_PATIENCE: Final = 3600.0  # seconds; the aggregator's own timeout is shorter
-
-
-def hand_to_guard(path: Path | str, question: bytes) -> bytes:
-    """Return the guard's answer; raise ``OSError`` if it closes without one."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_PATIENCE)
-        connection.connect(str(path))
-        frames.send(connection, [(ENVELOPE, question)])
-        ((_, answer),) = frames.receive(connection)
-    return answer
-
 
 RECORD: Final = "fedveil"
 ONLINE: Final = "online"
@@ -62,16 +45,11 @@ def server_app(connection: socket.socket, link: Link) -> ServerApp:
 
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
-        """Carry out orders until the aggregator leaves or sends something that is not an order."""
-        connection.settimeout(None)
+        """Carry out the orders of one aggregator, until it leaves."""
         token = {TOKEN_HEADER: token_of(grid)}
         channel = Channel(link.host, link.port, link.authority, RELAY_PATH, lambda _: token)
-        orders = Orders(grid)
-        with suppress(OSError, ValueError, FedveilError), closing(channel):
-            carry_out = channel.exchange if _has_post_box(channel) else orders.carry_out
-            frames.send(connection, [(READY, b"")])
-            while True:
-                frames.send(connection, carry_out(frames.receive(connection)))
+        with suppress(OSError, FedveilError), closing(channel):
+            serve_orders(connection, channel.exchange if _has_post_box(channel) else Orders(grid).carry_out)
 
     return app
 
@@ -97,41 +75,34 @@ class Orders:
 
     def carry_out(self, order: frames.Blocks) -> frames.Blocks:
         """Answer one order; raise ``ValueError`` for an unknown one."""
-        (what, detail), *blocks = order
-        known: dict[str, Callable[[bytes, frames.Blocks], frames.Blocks]] = {
-            "nodes": self._nodes,
-            "push": self._push,
-            "pull": self._pull,
-        }
-        if what not in known:
-            raise ValueError("an order must be one of nodes, push, pull")
-        return known[what](detail, blocks)
+        wanted = Order.read(order)
+        if wanted.what == NODES:
+            return self._nodes()
+        return self._push(wanted) if wanted.what == PUSH else self._pull(wanted)
 
-    def _nodes(self, _: bytes, __: frames.Blocks) -> frames.Blocks:
+    def _nodes(self) -> frames.Blocks:
         """Return names and numbers of the nodes online; names only help to sort, because envelopes prove who is who."""
         nodes: Any = self.grid.get_nodes()
         return [(node.name, str(node.node_id).encode()) for node in nodes if node.status in ("", ONLINE)]
 
-    def _push(self, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
-        """Send envelopes by node and return the messages' names; ``detail``: seconds for which an answer is useful."""
+    def _push(self, order: Order) -> frames.Blocks:
+        """Send envelopes by node and return the messages' names."""
         names: frames.Blocks = []
-        for node, envelope in blocks:
+        for node, envelope in order.items:
             content = RecordDict({RECORD: ConfigRecord({ENVELOPE: envelope})})
-            message = Message(content, dst_node_id=int(node), message_type=MessageType.QUERY, ttl=float(detail))
+            message = Message(content, dst_node_id=int(node), message_type=MessageType.QUERY, ttl=order.seconds)
             (name,) = self.grid.push_messages([message])
             self.sent.add(name or "")
             names.append((node, (name or "").encode()))
         return names
 
-    def _pull(self, detail: bytes, blocks: frames.Blocks) -> frames.Blocks:
+    def _pull(self, order: Order) -> frames.Blocks:
         """Return what came back for these messages: an envelope, or nothing if the relay reports a failure.
 
-        ``detail``: how many bytes of envelopes the aggregator accepts at once, and how many seconds it waits. What does
-        not fit is kept for the next order; an envelope that can never fit is reported as a failure.
+        What does not fit is kept for the next order.
         """
-        most, seconds = detail.split()
-        end, wanted = time.monotonic() + float(seconds), [name for name, _ in blocks]
-        while not (answers := self._ready(int(most), wanted)) and wanted and time.monotonic() < end:
+        end, wanted = time.monotonic() + order.seconds, order.names
+        while not (answers := self._ready(order.most, wanted)) and wanted and time.monotonic() < end:
             time.sleep(_PAUSE)
         return answers
 
@@ -142,14 +113,8 @@ class Orders:
         self._kept = lost | {name: envelope for name, envelope in self._kept.items() if name in wanted}
         missing = [name for name in wanted if name not in self._kept]
         for some in [[name] for name in missing] if self._singly else [missing] if missing else []:
-            for name, envelope in self._replies(some).items():
-                self._kept[name] = envelope if len(envelope) <= most else b""
-        answers: frames.Blocks = []
-        for name in [name for name in wanted if name in self._kept]:
-            if len(self._kept[name]) <= most:
-                most -= len(self._kept[name])
-                answers.append((name, self._kept.pop(name)))
-        return answers
+            self._kept |= self._replies(some)
+        return fitting(self._kept, [name for name in wanted if name in self._kept], most)
 
     def _replies(self, names: list[str]) -> dict[str, bytes]:
         """Return the envelopes that came back.

@@ -14,11 +14,12 @@ from logging import Filter, LogRecord, getLogger
 from typing import Any, Final, final
 
 from fedveil.core.limits import ENVELOPE, FRAME
+from fedveil.federation.carrying.orders import NODES, PUSH, Order, seconds_of
+from fedveil.federation.carrying.processes import end_with_parent
 from fedveil.federation.flower.channel import check_signed, key_of
 from fedveil.federation.flower.internals import TOKEN_HEADER, known_node, known_task, node_names, wrap_link
 from fedveil.federation.flower.network import run_command
 from fedveil.federation.flower.post_box import NODE_PATH, RELAY_PATH, PostBox
-from fedveil.federation.flower.processes import end_with_parent
 from fedveil.wire import frames
 
 _AROUND: Final = 2**16  # bytes of a node's request besides its envelope
@@ -77,7 +78,7 @@ class PostBoxRoutes:
         except ValueError as error:
             raise _Refuse(401, f"this request is {error}") from error
         ((name, answer), (_, hold)) = frames.decode(body, most=2)
-        taking = asyncio.ensure_future(self.box.take(node, name, answer, _seconds(hold)))
+        taking = asyncio.ensure_future(self.box.take(node, name, answer, seconds_of(hold)))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({taking, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -95,23 +96,14 @@ class PostBoxRoutes:
         run = known_task(self.app, headers.get(TOKEN_HEADER, ""))
         if run is None:
             raise _Refuse(401, "this task has ended")
-        (order, detail), *rest = frames.decode(await _body(receive, _LARGEST[RELAY_PATH]))
-        if order == "nodes":
+        order = Order.read(frames.decode(await _body(receive, _LARGEST[RELAY_PATH])))
+        if order.what == NODES:
             return [(name, str(node).encode()) for node, name in node_names(self.app, self.box.online()).items()]
-        if order == "push":
-            seconds = _seconds(detail)
-            return [(node, self.box.put(run, int(node), envelope, seconds).encode()) for node, envelope in rest]
-        if order == "pull":
-            most, hold = detail.split()
-            return await self.box.collect(run, [name for name, _ in rest], int(most), _seconds(hold))
-        raise _Refuse(400, "an order must be one of nodes, push, pull")
-
-
-def _seconds(text: bytes) -> float:
-    found = float(text)
-    if not 0 <= found < 10**7:
-        raise ValueError("seconds must be a number of seconds")
-    return found
+        if order.what == PUSH:
+            return [
+                (node, self.box.put(run, int(node), envelope, order.seconds).encode()) for node, envelope in order.items
+            ]
+        return await self.box.collect(run, order.names, order.most, order.seconds)
 
 
 async def _body(receive: Any, most: int) -> bytes:

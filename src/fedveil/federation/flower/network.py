@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from fedveil.core.errors import FedveilError, NotAvailable
 from fedveil.core.tables import write_tables
+from fedveil.federation.carrying.processes import Processes, Started, environment
 from fedveil.federation.flower.internals import GUARD, LINK_READY
-from fedveil.federation.flower.processes import Processes, Started, environment
 from fedveil.version import __version__
 
 _FRAME: Final = dict.fromkeys(map(ord, "╭╮╰╯─│"), " ")  # the frame that Flower's commands draw around their output

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, final
 
+from fedveil.federation.carrying.orders import fitting
+
 NODE_PATH: Final = "/v1/fleet/fedveil-post"
 RELAY_PATH: Final = "/v1/runtime/fedveil-post"
 LONGEST_HOLD: Final = 20.0  # seconds that a request is kept open; a proxy's own limit must be longer
@@ -111,7 +113,7 @@ class PostBox:
             self._forget_lost(run, here, names)
             ready = [name for name in names if name in here.answers]
             if ready:
-                return _fitting(here.answers, ready, most)
+                return fitting(here.answers, ready, most)
             here.news.clear()
             if not await _happens(here.news, end - self.clock()):
                 return []
@@ -141,19 +143,6 @@ class PostBox:
         """Count questions that nobody holds any more as failed, and drop answers that are no longer asked for."""
         held = {one.name for node in self._nodes.values() for one in self._fresh(node) if one.run == run}
         here.answers = {name: here.answers.get(name, b"") for name in names if name in here.answers or name not in held}
-
-
-def _fitting(answers: dict[str, bytes], ready: Sequence[str], most: int) -> list[tuple[str, bytes]]:
-    """Take answers out, up to so many bytes; one that can never fit is reported as a failure."""
-    chosen: list[tuple[str, bytes]] = []
-    left = most
-    for name in ready:
-        if len(answers[name]) > most:
-            answers[name] = b""
-        if len(answers[name]) <= left:
-            left -= len(answers[name])
-            chosen.append((name, answers.pop(name)))
-    return chosen
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:

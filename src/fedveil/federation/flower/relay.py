@@ -11,15 +11,14 @@ import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from threading import BoundedSemaphore, Thread
 from typing import Final, final
 
+from fedveil.federation.carrying.orders import serve_aggregators
 from fedveil.federation.flower.apps import server_app
 from fedveil.federation.flower.internals import ServerAppExecutor
 from fedveil.federation.flower.network import Link
 
 _LOOK: Final = 0.2  # seconds between polls for a task while an aggregator waits for one
-_AT_ONCE: Final = 16  # aggregators served at the same time
 
 
 @final
@@ -37,34 +36,14 @@ class Relay:
 
     def serve(self, door: socket.socket, stop: Callable[[], bool]) -> None:
         """Serve the aggregators that connect, several at a time, until told to stop."""
-        free = BoundedSemaphore(_AT_ONCE)
-        door.settimeout(0.5)
-        while not stop():
-            try:
-                connection, _ = door.accept()
-            except TimeoutError:
-                continue
-            if not free.acquire(blocking=False):
-                self.tell("too many aggregators at once; one was turned away")
-                connection.close()
-                continue
-            Thread(target=self._serve_one, args=(connection, free), daemon=True).start()
+        serve_aggregators(door, self._serve_one, stop, self.tell)
 
-    def _serve_one(self, connection: socket.socket, free: BoundedSemaphore) -> None:
-        """Serve one aggregator until it leaves or the link is lost.
-
-        A failure does not affect the rest of the process.
-        """
-        with connection:
-            try:
-                with closing(self._executor()) as executor:
-                    app = server_app(connection, self.link)
-                    while not has_left(connection) and not executor.run_next(app, lambda: shut(connection)):
-                        select.select([connection], [], [], _LOOK)
-            except Exception as error:  # an aggregator whose connection is closed asks for another relay
-                self.tell(f"an aggregator was let go ({type(error).__name__})")
-            finally:
-                free.release()
+    def _serve_one(self, connection: socket.socket) -> None:
+        """Serve one aggregator until it leaves or the link is lost."""
+        with closing(self._executor()) as executor:
+            app = server_app(connection, self.link)
+            while not has_left(connection) and not executor.run_next(app, lambda: shut(connection)):
+                select.select([connection], [], [], _LOOK)
 
     def _executor(self) -> ServerAppExecutor:
         return ServerAppExecutor(self.link.address, self.link.authority.read_bytes(), self.secret)

@@ -25,6 +25,7 @@ from fedveil.wire.keys import Card
 
 def check_proposed(plan: Carried, asked: Content, data: SiteData, name: str, peers: Mapping[str, Card]) -> None:
     """Refuse a plan that is not for the data of this site, or that charges them for too little."""
+    check_persons(plan, data)
     if isinstance(plan, MeasuredPlan):
         (check_synthesis if plan.stage == GENERATOR else check_measured)(plan, asked, data)
         return
@@ -75,6 +76,13 @@ def outline_at(plan: Plan, data: SiteData, proposal: Content) -> Outline | None:
     except FedveilError as error:
         raise Refused("other-preparation") from error
     return outline
+
+
+def check_persons(plan: Carried, data: SiteData) -> None:
+    """Refuse a plan that protects persons with fewer records than a person may have here; a trial has made its rows."""
+    named = data.largest_person is not None and data.largest_person <= plan.target.largest_person
+    if plan.target.unit == "person" and not (named or data.fixed is not None):
+        raise Refused("other-persons")
 
 
 def check_evaluation(plan: Plan, data: SiteData) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from fedveil.core.errors import BadValue
+from fedveil.core.recent import Recent
 from fedveil.engine.ending import destroy_secrets
 from fedveil.engine.files import PUBLIC, clear_parts, private_folder, write_atomically
 from fedveil.engine.study import write_notes
@@ -92,7 +93,7 @@ def forget_computed() -> None:
     Accounting for a plan takes hundreds of megabytes once; the guard then waits for messages for days.
     """
     for one in gc.get_objects():
-        if type(one) is functools._lru_cache_wrapper and str(one.__module__).startswith("fedveil."):
+        if type(one) in (functools._lru_cache_wrapper, Recent) and str(one.__module__).startswith("fedveil."):
             one.cache_clear()
     gc.collect()
     with suppress(OSError, AttributeError):  # only the GNU C library has it

@@ -21,12 +21,14 @@ from fedveil.certificate.certify import Certificate, certify_written
 from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.data.canaries import Canaries
 from fedveil.data.records import Records
+from fedveil.jobs.attack.forgotten import forgotten_game, goes_on_from
 from fedveil.jobs.attack.game import MIDDLE, Sitting, hiding_rows, played
 from fedveil.jobs.attack.leakage import leakage
-from fedveil.jobs.attack.membership import attacked, watched
+from fedveil.jobs.attack.membership import attacked, blanked, watched
 from fedveil.jobs.attack.one_run import one_run
 from fedveil.jobs.attack.releases import WIDTH, plays_torch, rows_each, view_of
-from fedveil.jobs.local import Given, Wanted, open_study
+from fedveil.jobs.forget import gone_from
+from fedveil.jobs.local import Given, Wanted, open_any_study, records_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES, promise
@@ -132,6 +134,7 @@ def joined_of(how: DrawnRounds, passes: int) -> Joined:
 
 
 Watch = Callable[[str], None]
+_SEARCHED = 3  # victims of a torch model, of whom each takes seconds of gradient matching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,8 @@ def audit_run(
         games = played(plan, runs, entropy, observers, alarm=effort.alarm, sitting=sitting)
         findings += [finding for name, finding in games.items() if name != MIDDLE]
         hidden_state = _hiding(plan, games) if plan.method.hides else None
+    if runs and goes_on_from(plan):
+        findings.append(forgotten_game(plan, runs, entropy, alarm=effort.alarm, watch=tell))
     findings += canaries
     draws = sampler_finding(plan, entropy, alarm=effort.alarm)
     if draws is not None and draws.verdict == "broken":  # right draws measure no epsilon: there is nothing to say
@@ -204,7 +209,7 @@ def audit_run(
     if study is None and data is None:
         skipped.append("membership inference and leakage need the records: give --study")
         return Audited(certificate=certificate, public=public, private=None, skipped=tuple(skipped))
-    more = _with_records(plan, _records(plan, study, data), effort, entropy, tell, skipped)
+    more = _with_records(plan, _records(folder, plan, study, data), effort, entropy, tell, skipped)
     if plan.origin.public:
         together = replace(public, findings=(*public.findings, *more.findings), leakage=more.leakage)
         return Audited(certificate=certificate, public=together, private=None, skipped=tuple(skipped))
@@ -281,33 +286,27 @@ def _hiding(plan: Plan, games: Mapping[str, Finding]) -> dict[str, Any]:
     return {"runs": max(row.details["runs"] for _, row in rows), "delta": plan.target.delta, "rows": shown}
 
 
-def _records(plan: Plan, study: Wanted | None, data: Given) -> Records:
-    """Return the records of the study, which must have the same shape and be as public as those of the run.
+def _records(folder: Path, plan: Plan, study: Wanted | None, data: Given) -> Records:
+    """Return the records of the run as it trained on them, with every canary out, from its study or given as rows.
 
-    What is computed from them is published if the run's plan says that its records are public; a study of other records
-    must not be published on that basis.
+    Rows follow from what the run learned about its columns, where it learned that. What is computed from them is
+    published if the run's plan says that its records are public; a study of other records must not be published on
+    that basis.
     """
     if study is None:
-        records = _first(data)
+        records: Records = data[0] if isinstance(data, tuple) else data
     else:
-        found, loaded = open_study(study, data)
-        records = loaded.train
+        found, opened = open_any_study(study, data)
+        records = blanked(records_of(folder, opened).train, gone_from(folder))
         hint = "Give the study of this very run."
         same = found.data.public == plan.origin.public
         require(same, "data.public", f"be {plan.origin.public} as in the run", found.data.public, hint)
-    shape, count = records.shape, plan.canaries
-    if count:
-        columns = plan.real_features < plan.data.features
-        slots = Canaries(count=count, neighbours=plan.target.neighbours, unit=plan.target.unit, columns=columns)
-        shape = slots.blank(records).shape
-    require(shape == plan.data, "The study's records", f"be those of the run, {plan.data}", shape)
+    if plan.canaries:
+        columns, target = plan.real_features < plan.data.features, plan.target
+        slots = Canaries(count=plan.canaries, neighbours=target.neighbours, unit=target.unit, columns=columns)
+        records = slots.blank(records)
+    require(records.shape == plan.data, "The study's records", f"be those of the run, {plan.data}", records.shape)
     return records
-
-
-def _first(data: Given) -> Records:
-    found = data[0] if isinstance(data, tuple) else data
-    assert found is not None  # noqa: S101  asked for before
-    return found
 
 
 def _with_records(
@@ -316,21 +315,16 @@ def _with_records(
     """Run membership inference and leakage; the findings are as private as the records."""
     findings: tuple[Finding, ...] = ()
     shown = None
-    if records.shape != plan.data:
-        skipped.append("membership inference and leakage: the run had canaries, attack one without")
-        return Audit(plan=plan.hash, run="-", findings=findings)
     try:
-        if effort.shadows and plan.model.linear and plan.model.loss.predicts == "class":
+        if effort.shadows:
             shadows = watched(plan, records, effort.shadows + 1, entropy, tell)
             findings = attacked(plan, shadows, alarm=effort.canary_alarm)
-        elif effort.shadows:
-            skipped.append("membership inference knows linear classifiers")
     except BadValue as error:
         skipped.append(f"membership inference: {error}")
     try:
         if plan.origin.public:
             tell("reconstructing records from gradients")
-            shown = leakage(plan, records, entropy, public=True)
+            shown = leakage(plan, records, entropy, public=True, victims=10 if plan.model.linear else _SEARCHED)
         else:
             skipped.append("leakage shows records as they are: only for studies that declare them public")
     except BadValue as error:

@@ -19,7 +19,7 @@ from fedveil.jobs.attack.drawn_runs import Join, drawn_batches, join
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.stages.train.hidden.deal import Batch, deal
-from fedveil.stages.train.hidden.steps import Rule, State, draw, step
+from fedveil.stages.train.hidden.steps import Rule, State, draw, start_row, step
 
 Draw = Callable[[Rule, int, int, Entropy], Vector]
 Step = Callable[[Rule, State, Batch, Vector], State]
@@ -52,16 +52,24 @@ class Trace:
         return int(self.positions.shape[0])
 
 
-def many_runs(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Parts | None = None) -> Trace:
-    """Make ``runs`` independent runs of the plan on these records."""
+def many_runs(
+    plan: Plan,
+    records: Records,
+    runs: int,
+    entropy: Entropy,
+    parts: Parts | None = None,
+    starts: Vector | None = None,
+) -> Trace:
+    """Make ``runs`` independent runs of the plan on these records; ``starts``: of each, in place of the plan's own."""
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     require(runs >= 1, "runs", "be at least 1", runs)
     whole = plan.run.stopping == "end"
     require(whole, "schedule.stopping", "be end for the distinguishing game", plan.run.stopping)
     largest = int(np.max(plan.run.batch)) * plan.data.features * _largest_unit(plan)
     size = max(1, min(runs, _ENTRIES // max(1, largest)))
+    begin = np.tile(start_row(plan), (runs, 1)) if starts is None else np.rint(starts / 2.0**plan.grid)
     groups = [
-        _group(plan, records, min(size, runs - first), _own(entropy, number), parts or Parts())
+        _group(plan, records, begin[first : first + size], _own(entropy, number), parts or Parts())
         for number, first in enumerate(range(0, runs, size))
     ]
     positions = np.concatenate([g.positions for g in groups])
@@ -80,9 +88,9 @@ def _largest_unit(plan: Plan) -> int:
     return plan.data.largest_client if plan.target.unit == "client" else 1
 
 
-def _group(plan: Plan, records: Records, runs: int, entropy: Entropy, parts: Parts) -> Trace:
-    rule, total, size = Rule.of(plan), plan.run.total, plan.dimension
-    state = State(0, np.zeros((runs, size)))
+def _group(plan: Plan, records: Records, begin: Vector, entropy: Entropy, parts: Parts) -> Trace:
+    rule, total, (runs, size) = Rule.of(plan), plan.run.total, begin.shape
+    state = State(0, begin)
     positions, noises = np.empty((runs, total, size)), np.empty((runs, total, size))
     if plan.run.sampled:
         batches, places = drawn_batches(plan, records, runs, entropy, parts.join, _blocks)

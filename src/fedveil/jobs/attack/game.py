@@ -178,5 +178,5 @@ def _middle(plan: Plan) -> int:
 def _place(plan: Plan) -> int:
     """Return the round of a pass that uses the victim, in a public order: the records in order, batch by batch."""
     ends = np.cumsum(np.broadcast_to(np.asarray(plan.run.batch), (plan.run.rounds,)))
-    unit = int(worst_pair(plan).victim[0]) if plan.target.unit == "record" else 0
+    unit = int(worst_pair(plan).victim[0]) if plan.target.unit != "client" else 0
     return int(np.searchsorted(ends, unit, side="right"))

@@ -12,17 +12,13 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from fedveil.audit.claim import claim_of_alone
 from fedveil.audit.finding import Finding
-from fedveil.audit.game import FEWEST, MOST, Seen, play
-from fedveil.audit.record import Audit
-from fedveil.certificate.certify import certify_measured
-from fedveil.core.errors import require
+from fedveil.audit.game import Seen, play
 from fedveil.core.values import Indices, Vector
 from fedveil.data.row_rule import Labels
 from fedveil.noise.entropy import Entropy
@@ -33,7 +29,6 @@ from fedveil.stages.sums import COUNTED, STEPS, Measurement, NoisySums, Sums, ro
 from fedveil.stages.synthesise.learn import learned_generator
 from fedveil.stages.synthesise.request import GeneratorRequest
 from fedveil.stages.synthesise.table import Table, TableCounts
-from fedveil.version import __version__
 
 _WORDS: Final = 18  # of a column, which the coarsest look tells apart
 _CLEAR: Final = 25.0  # deviations of the noise that the records of a word are many
@@ -104,7 +99,9 @@ class _Scene:
             owner=trust.dropouts + np.arange(count) % (clients - trust.dropouts),  # who fails has no records
             clients=clients,
             present=present.astype(np.int64),
-            target=replace(self.plan.target, unit="record"),  # a client counts as one record: the mean of its own
+            target=replace(
+                self.plan.target, unit="record", largest_person=1
+            ),  # a client counts as one record: the mean of its own
             entropy=entropy,
             trust=trust,
             fails=lambda turn, client: client < trust.dropouts,
@@ -113,19 +110,6 @@ class _Scene:
         with suppress(_Measured):
             learned_generator("game", self.measurements, _REQUEST, table, present.size, watched)
         return watched.seen
-
-
-def audit_generator(
-    folder: Path, runs: int, entropy: Entropy, *, alarm: float = 1e-6, watch: Callable[[str], None] | None = None
-) -> Audit:
-    """Play the games on the plan of a generator that was made; its records are checked first, and none is read."""
-    require(FEWEST <= runs <= MOST, "runs", f"lie between {FEWEST} and {MOST}", runs)
-    require(0 < alarm < 0.5, "alarm", "lie strictly between 0 and 0.5", alarm)
-    certificate = certify_measured(folder, __version__)
-    if watch is not None:
-        watch("playing the distinguishing game on the counts and on the choice of pairs")
-    found = generator_game(certificate.plan, runs, entropy, alarm=alarm)
-    return Audit(plan=certificate.plan.hash, run=certificate.run, findings=tuple(found))
 
 
 def generator_game(

@@ -5,7 +5,7 @@ publish the result. Page: docs/audit-leakage.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,14 +55,14 @@ def leakage(
     """
     hint = "The result shows records as they are: attack stand-ins of the same shape."
     require(public is True, "public", "be true for records that the attack may show", public, hint)
-    hint = "It knows what a record's share of the noise is, not a client's: attack the study without [trust]."
-    require(not plan.trust.shared, "plan.trust", "be absent for the leakage attack", plan.trust, hint)
     known, rule = plan.model.loss.predicts in ("class", "number"), "be of classes or of a number for the leakage attack"
     require(known, "model.kind", rule, plan.model.kind)
     require(len(factors) >= 1, "factors", "name at least one level of noise", list(factors))
-    chosen = _victims(records, first_round(plan, records, entropy), victims)
-    constant = constant_of(records)
-    pictures = _pictures_of(records, constant)
+    used = first_round(plan, records, entropy)
+    chosen = _victims(records, used[used < len(records) - plan.canaries], victims)
+    bare = replace(records, features=np.ascontiguousarray(records.features[:, : plan.real_features]))  # no canaries'
+    constant = constant_of(bare)
+    pictures = _pictures_of(bare, constant)
     shape = square(pictures.shape[1])
     blind = np.delete(pictures, chosen, axis=0).mean(axis=0) if len(records) > len(chosen) else pictures.mean(axis=0)
     rows = []
@@ -73,7 +73,7 @@ def leakage(
         found: dict[tuple[str, str], list[tuple[Observation, Guess]]] = {}
         for victim in chosen:
             for observation in seen.of_client(int(records.owner[victim])):
-                for guess in _guesses(plan, observation, records, victim, constant, steps):
+                for guess in _guesses(plan, observation, bare, victim, constant, steps):
                     found.setdefault((observation.adversary, guess.attack), []).append((observation, guess))
         rows += [
             _row(noised, factor, who, attack, [pictures[v] for v in chosen], hits, shape)
@@ -131,8 +131,9 @@ def _guesses(
     if isinstance(loss, NetworkLoss):
         return _by_matching(plan, loss, observation, truth, row.size, label, (records.features, steps))
     outputs, width = loss.outputs, row.size
-    by_class = read_classes(observation.gradient, width, outputs, observation.records or np.inf, constant)
-    told = read_linear(observation.gradient, width, outputs, constant).label
+    gradient = observation.gradient[: width * outputs]  # without the columns of canaries, which stand last
+    by_class = read_classes(gradient, width, outputs, observation.records or np.inf, constant)
+    told = read_linear(gradient, width, outputs, constant).label
     alone = observation.records == 1 and loss.classes > 0
     guess = by_class[label if outputs > 1 else min(label, 1)]
     return [_judged("analytic", truth, guess, told == label if alone else None)]

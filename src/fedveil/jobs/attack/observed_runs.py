@@ -22,6 +22,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.noise.grid import rounded_normal
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Adversary
+from fedveil.stages.train.hidden.steps import start_row
 from fedveil.stages.train.observation import AttackView, Observations, attack_view
 from fedveil.stages.train.optimiser import project
 
@@ -153,7 +154,7 @@ class Scene:
         """Return the models before this round (from 0), one per row; at the end, the released ones."""
         rule = self.trace.rule
         if turn == 0:
-            return np.zeros((self.trace.runs, self.plan.dimension))
+            return np.tile(start_row(self.plan) * rule.unit, (self.trace.runs, 1))
         return project(self.trace.positions[:, turn - 1] * rule.unit, rule.radius)
 
     def along(self, vectors: Vector) -> Vector:
@@ -195,6 +196,8 @@ def look(scene: Scene, adversary: Adversary) -> Seen:
     """
     if scene.plan.run.sampled and adversary != "final-model":
         return _drawn(scene)
+    if scene.plan.data.clients == 1 and adversary not in ("final-model", "curious-client"):
+        adversary = "every-model"  # the one holder deals its own records and sends sums with all of their noise
     match adversary:
         case "final-model":
             return _final(scene)

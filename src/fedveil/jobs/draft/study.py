@@ -91,6 +91,7 @@ class Draft:
     columns: DraftColumns = field(default_factory=DraftColumns)
     rules: Features = field(default_factory=Features)
     client_column: str | None = None
+    person: tuple[str, int] | None = None
     remarks: tuple[str, ...] = ()
     ledger: str | None = None
 
@@ -171,6 +172,9 @@ class Draft:
             yield 'unlisted = "drop-row"              # a record with a rarer label takes no part'
         if self.client_column is not None:
             yield f"client_column = {write_value(self.client_column)}"
+        if self.person is not None:
+            yield f"person_column = {write_value(self.person[0])}"
+            yield f"largest_person = {self.person[1]:<18} # further rows of a person take no part"
         if self.columns.features and not self.learns:
             yield f"feature_bound = {write_value(BOUND)}                # everything is stated, so nothing is learned"
         if self.columns.unused:

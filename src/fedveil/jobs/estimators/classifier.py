@@ -85,9 +85,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
         source = "read from y" if self.classes is None else "given as classes"
         rule = "declared: that these labels occur is public" if self.classes is None else "labels are checked"
         declared = (Assumption("set of labels", f"{count} labels, {source}", rule),)
-        found = self._fitted(X, targets, clients, model, count, declared)
+        result = self._fitted(X, targets, clients, model, count, declared)
         self.classes_ = labels
-        weights = found.model.reshape(-1, 1 if count == 2 else count).T
+        weights = result.model.reshape(-1, 1 if count == 2 else count).T
         self.coef_ = weights[:, :-1].copy() if self.rule_.intercept else weights.copy()
         ones = weights[:, -1] * self.rule_.intercept if self.rule_.intercept else np.zeros(len(weights))
         self.intercept_ = np.asarray(ones, dtype=np.float64)

@@ -48,6 +48,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.planning.design import make_plan, read_request
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES, promise
+from fedveil.privacy.guarantee import NAMELESS
 from fedveil.privacy.target import Target
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.request import BOUND
@@ -265,6 +266,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         require(asked is not None or self.feature_bound is not None, "feature_bound", "be given likewise", None, hint)
         bound = BOUND if self.feature_bound is None else self.feature_bound
         stated = StatedRows.of(bound, self.feature_range, bool(self.fit_intercept), X.shape[1])
+        hint = "Persons with several rows: give fedveil.run_study a frame, and name them in data.person_column."
+        require(self.unit in NAMELESS, "unit", f"be one of {', '.join(NAMELESS)}", self.unit, hint)
         owner, names = _owners(clients, targets.size, apart=self.unit == "client")
         records = Records(
             features=stated.rows(X) if asked is None else np.ones((targets.size, 1)),  # the rows are made later

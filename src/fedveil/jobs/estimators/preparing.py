@@ -193,8 +193,8 @@ def unsure_range(planned: NoisySums, outline: Outline, shape: DataShape, target:
     if units >= _SURE * noise:
         return None
     return (
-        f"The range of the targets is learned from {units} {target.unit}s with noise of about {noise:.0f} of them on "
-        "each count, and may be far off, and predictions with it: state target_range, or raise epsilon."
+        f"The range of the targets is learned from {units} {target.counted}s with noise of about {noise:.0f} of them "
+        "on each count, and may be far off, and predictions with it: state target_range, or raise epsilon."
     )
 
 

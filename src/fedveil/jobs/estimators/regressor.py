@@ -80,11 +80,11 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
             targets = scaled(targets, (low, high))
             shown = f"{low:.12g} to {high:.12g}"
             declared = Assumption("target_range", shown, "declared as public; targets are cut to it")
-        found = self._fitted(X, targets, clients, model, 0, (declared,), open_range=self.target_range is None)
-        learned = None if found.rule is None else found.rule.target
+        result = self._fitted(X, targets, clients, model, 0, (declared,), open_range=self.target_range is None)
+        learned = None if result.rule is None else result.rule.target
         self.target_range_ = low, high = _span(self.target_range if learned is None else learned)
         middle, half = low / 2 + high / 2, high / 2 - low / 2
-        weights, constant = half * found.model, self.rule_.intercept
+        weights, constant = half * result.model, self.rule_.intercept
         self.coef_ = weights[:-1].copy() if constant else weights
         self.intercept_ = middle + (float(weights[-1]) * constant if constant else 0.0)
         return self

@@ -52,6 +52,8 @@ def unit_text(target: Target) -> str:
     what = words.secret(target.unit, target.neighbours)
     sizes = "The number of units is public in both."
     rest = "All records of a client count as one." if target.unit == "client" else _GROUP
+    if target.unit == "person":
+        rest = f"At most {target.largest_person} records of a person are used, and they are protected together."
     return f"One {target.unit} ({target.neighbours}): nobody can tell {what}. {sizes} {rest}"
 
 

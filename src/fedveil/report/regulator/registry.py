@@ -17,7 +17,7 @@ from fedveil.report.view import View
 from fedveil.stages.prepare.request import fact_rows
 from fedveil.stages.train.registry import facts_of, title_of
 
-_UNITS = {"record": "Record-level", "client": "Client-level"}
+_UNITS = {"record": "Record-level", "client": "Client-level", "person": "Person-level"}
 _ACTORS = {
     "final-model": "readers of the model",
     "curious-client": "participants",

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 LEVEL: Final = 0.95
 SURE: Final = float(norm.ppf(0.5 + LEVEL / 2))  # deviations that hold 95% of a normal distribution
 _MOST_NUMBERS: Final = 100_000  # of one question
-ONE_NUMBER: Final = 1.3  # what a question for a single number counts as, where the budget is shared
+ONE_NUMBER: Final = 1.3  # what a question for a single number counts as, where Gaussian noise is shared
 SITE: Final = "site"  # the column of an answer that says whose it is
 
 

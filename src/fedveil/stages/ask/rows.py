@@ -206,8 +206,9 @@ def increasing(name: str, given: object, least: int) -> tuple[float, ...]:
 
 def listed_values(name: str, given: Any) -> tuple[str, ...]:
     """Return listed values of a column in their one spelling."""
-    fits = isinstance(given, list | tuple) and 1 <= len(given) <= 1000
-    require(fits, name, "list between 1 and 1000 values", given if not fits else len(given))
+    listed = isinstance(given, list | tuple)
+    fits = listed and 1 <= len(given) <= 1000
+    require(fits, name, "list between 1 and 1000 values", f"{len(given):,} values" if listed else given)
     words = tuple(canonical(one) for one in given)
     require(len(set(words)) == len(words) and all(words), name, "list each value once", words[:10])
     return words

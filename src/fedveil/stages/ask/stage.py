@@ -135,7 +135,7 @@ class Layout:
         """Return what share of the budget each question has in a turn (0: the sum that all have)."""
         wanted = {one.name: one.weight * one.counts_as for one in self.questions}
         if self.law == "laplace":  # shares of the sum of magnitudes: four times the weight halves an error, too
-            wanted = {name: math.sqrt(one) for name, one in wanted.items()}
+            wanted = {one.name: math.sqrt(one.weight) for one in self.questions}
         total, found = math.fsum(wanted.values()), {}
         for one in self.questions:
             if turn <= one.turns:

@@ -8,7 +8,6 @@ from fedveil.core.errors import CannotCertify, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.data.records import DataShape
 from fedveil.data.spec import Places
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.evaluate.request import SHARE, EvaluationRequest
@@ -105,7 +104,7 @@ def _noise(share: float, counted: DataShape, target: Target, trust: Trust) -> fl
     left = variance_left(target.adversary, counted, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the evaluation's noise, so nothing can be promised")
-    return sensitivity(target.neighbours) / (total_mu(target) * math.sqrt(left * share))
+    return target.sensitivity / (total_mu(target) * math.sqrt(left * share))
 
 
 def _sums(noise: float, share: float, classes: int, bins: int, places: int, target: Target) -> NoisySums:

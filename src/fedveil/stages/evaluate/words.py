@@ -78,8 +78,8 @@ def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
     if room < _FAINT:
         return None
     return (
-        f"{units:,} {target.unit}s are few to count privately: with epsilon {target.epsilon:g} the noise leaves "
-        f"metrics uncertain by about {min(room, 1.0):.0%} of their range. More {target.unit}s, or a larger epsilon, "
+        f"{units:,} {target.counted}s are few to count privately: with epsilon {target.epsilon:g} the noise leaves "
+        f"metrics uncertain by about {min(room, 1.0):.0%} of their range. More {target.counted}s, or a larger epsilon, "
         "tell more."
     )
 

@@ -81,6 +81,9 @@ class MeasuredPlan:
             one_line = isinstance(text, str) and text.isprintable() and 1 <= len(text) <= 200
             require(one_line, f"measured.{name}", "be one line of at most 200 printable characters", str(text)[:60])
         self._check_places()
+        read = self.target.unit != "person" or self.stage == GENERATOR
+        hint = "Only training and generators read the column that names persons."
+        require(read, "privacy.unit", "be record or client here", self.target.unit, hint)
         canonical = canonical_text(read_object(self.settings.encode(), "measured.settings"))
         require(self.settings == canonical, "measured.settings", "be canonical JSON", self.settings[:60])
         own_file = isinstance(self.file, str) and _FILE.fullmatch(self.file) is not None and self.file not in _TAKEN
@@ -216,7 +219,7 @@ class MeasuredPlan:
         tables: dict[str, Mapping[str, Any]] = {
             "measured": {"format": FORMAT, **{key: getattr(self, key) for key in _HEAD}},
             "data": {f.name: getattr(self.data, f.name) for f in fields(self.data)},
-            "privacy": {f.name: getattr(self.target, f.name) for f in fields(self.target)},
+            "privacy": self.target.table(),
             **self.trust.tables(),
             part[0]: part[1],
         }

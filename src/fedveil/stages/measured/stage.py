@@ -16,7 +16,6 @@ from fedveil.core.errors import CannotCertify, require
 from fedveil.core.importing import named
 from fedveil.core.values import number, whole
 from fedveil.data.records import DataShape
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.measured.plan import COUNTS, MeasuredPlan, Settings, canonical_text, spend_budget
@@ -135,13 +134,13 @@ def sums_for(
     """Return the sums with the noise that this share of the target's budget buys, in the eyes of its observer."""
     total = math.fsum(one.weight for one in sought)
     if sought[0].law == "laplace":
-        whole_scale = sensitivity(target.neighbours) / target.epsilon
+        whole_scale = target.sensitivity / target.epsilon
         return _with_noise(sought, [whole_scale * total / (share * one.weight) for one in sought], share)
     counts = all(one.counts for one in sought)
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    moved = sensitivity(target.neighbours) / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
+    moved = target.sensitivity / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
     whole_noise = moved / (total_mu(target) * math.sqrt(left))
     return _with_noise(sought, [whole_noise / math.sqrt(share * one.weight / total) for one in sought], share)
 

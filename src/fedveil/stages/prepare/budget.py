@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from fedveil.core.errors import CannotCertify, require
 from fedveil.data.records import DataShape
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.prepare.columns import Outline
@@ -116,7 +115,7 @@ def preparation_of(
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the preparation's noise, so nothing can be promised")
     # The noise of a sum of contributions of norm 1 that would use the whole budget, in the eyes of the target.
-    whole = sensitivity(target.neighbours) / (total_mu(target) * math.sqrt(left))
+    whole = target.sensitivity / (total_mu(target) * math.sqrt(left))
     rules = _rules(request, outline, data, units, whole)
     if not rules:
         return None
@@ -144,9 +143,9 @@ def _measured(rule: _Rule, noise: float, data: DataShape, target: Target) -> Mea
     if rule.name != "categories":
         return one
     columns = round(rule.bound**2)
-    words = data.largest_client if target.unit == "client" else 1
+    words = data.largest_client if target.unit == "client" else target.largest_person
     slip = _SLIP * target.delta / (1 + math.exp(target.epsilon))
-    threshold, chance = threshold_of(one.deviation / STEPS, slip, columns, words)
+    threshold, chance = threshold_of(one.deviation / STEPS, slip, columns, words, target.largest_person)
     return Measurement(name=rule.name, size=rule.size, bound=rule.bound, noise=noise, threshold=threshold, slip=chance)
 
 
@@ -224,8 +223,11 @@ def total_mu(target: Target) -> float:
 
 
 def left_for_training(target: Target, share: float) -> float:
-    """A first guess of the epsilon that training may have beside measurements of this share: exact for Gaussians."""
-    return gaussian_epsilon(total_mu(target) * math.sqrt(1 - share), target.delta)
+    """A first guess of the epsilon that training may have beside measurements of this share: exact for Gaussians.
+
+    Where persons are protected, it is that of one record.
+    """
+    return gaussian_epsilon(total_mu(target) * math.sqrt(1 - share) / target.largest_person, target.delta)
 
 
 def largest_within(target: float, first: float, at: Callable[[float], tuple[Built, float]]) -> Built:

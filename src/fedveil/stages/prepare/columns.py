@@ -117,7 +117,9 @@ class Columns:
         return int(self.numbers.shape[0])
 
     def rows(self, chosen: "Indices | NDArray[np.bool_]") -> "Columns":
-        """Only some of the rows."""
+        """Only some of the rows; these columns themselves where all of them are asked for in order."""
+        if chosen.dtype != np.bool_ and chosen.size == len(self) and np.array_equal(chosen, np.arange(len(self))):
+            return self
         texts = {name: Words(spelt=words.spelt, codes=words.codes[chosen]) for name, words in self.texts.items()}
         return Columns(numbers=self.numbers[chosen], texts=texts)
 
@@ -125,7 +127,8 @@ class Columns:
         """A keyed hash of all cells."""
         digest = blake2b(key=key, digest_size=32)
         digest.update(repr((self.numbers.shape, list(self.texts))).encode())
-        digest.update(np.ascontiguousarray(self.numbers.astype("<f8")).data)
+        for first in range(0, len(self), 2**16):  # as one array of rows, without a second copy of it
+            digest.update(np.ascontiguousarray(self.numbers[first : first + 2**16], dtype="<f8").data)
         for words in self.texts.values():
             digest.update(repr(words.spelt).encode())
             digest.update(np.ascontiguousarray(words.codes.astype("<i8")).data)

@@ -6,8 +6,10 @@ nothing. Where whole clients are protected, a client adds the mean of its record
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.rows import cut_rows
@@ -18,14 +20,25 @@ from fedveil.stages.sums import STEPS, Sums
 from fedveil.sums.seam import Whole
 
 _CHUNK = 2**20  # products at a time
+_ROWS = 2**16  # records counted at a time
 
 
 def range_counts(columns: Columns, places: Sequence[int]) -> Sums:
     """Each record adds one count in each of these columns of numbers: norm sqrt(columns)."""
-    bins = bins_of(columns.numbers[:, list(places)]) + BINS * np.arange(len(places))
+    bins = np.empty((len(columns), len(places)), dtype=np.int32)
+    for own, place in enumerate(places):
+        bins[:, own] = bins_of(columns.numbers[:, place]) + BINS * own
+    return counts_in(bins, BINS * len(places))
+
+
+def counts_in(places: NDArray[np.signedinteger[Any]], size: int) -> Sums:
+    """Each record adds one count in each of its places, one row a record; a place from ``size`` on is not counted."""
 
     def add_up(rows: Indices) -> Whole:
-        return np.bincount(bins[rows].ravel(), minlength=BINS * len(places)).astype(np.int64) * STEPS
+        total = np.zeros(size, dtype=np.int64)
+        for first in range(0, rows.size, _ROWS):
+            total += np.bincount(places[rows[first : first + _ROWS]].ravel(), minlength=size)[:size]
+        return total * STEPS
 
     return add_up
 
@@ -34,26 +47,18 @@ def level_counts(centred: Matrix) -> Sums:
     """Each record adds one count in each column, for its distance from the mean, unless its number is missing."""
     width = centred.shape[1]
     levels = levels_of(centred)
-    places = np.where(levels < LEVELS, levels + LEVELS * np.arange(width), LEVELS * width)
-
-    def add_up(rows: Indices) -> Whole:
-        found = np.bincount(places[rows].ravel(), minlength=LEVELS * width + 1)
-        return np.asarray(found[: LEVELS * width].astype(np.int64) * STEPS)
-
-    return add_up
+    return counts_in(np.where(levels < LEVELS, levels + LEVELS * np.arange(width), LEVELS * width), LEVELS * width)
 
 
 def cell_counts(scaled: Matrix) -> Sums:
     """Each record adds one count in each column, for the cell of its number, unless that is missing."""
     width = scaled.shape[1]
-    cells = np.clip(np.floor((np.where(np.isnan(scaled), 0.0, scaled) + 1) * (CELLS / 2)), 0, CELLS - 1)
-    places = np.where(np.isnan(scaled), CELLS * width, cells + CELLS * np.arange(width)).astype(np.int64)
-
-    def add_up(rows: Indices) -> Whole:
-        found = np.bincount(places[rows].ravel(), minlength=CELLS * width + 1)
-        return np.asarray(found[: CELLS * width].astype(np.int64) * STEPS)
-
-    return add_up
+    places = np.empty(scaled.shape, dtype=np.int32)
+    for own in range(width):
+        numbers = scaled[:, own]
+        cells = np.clip(np.floor((np.nan_to_num(numbers) + 1) * (CELLS / 2)), 0, CELLS - 1) + CELLS * own
+        places[:, own] = np.where(np.isnan(numbers), CELLS * width, cells)
+    return counts_in(places, CELLS * width)
 
 
 def class_counts(targets: Vector, classes: int) -> Sums:
@@ -67,11 +72,7 @@ def class_counts(targets: Vector, classes: int) -> Sums:
 
 def word_counts(codes: Indices, words: int) -> Sums:
     """Each record adds one count for its word in each column: norm sqrt(columns). ``codes``: one row a record."""
-
-    def add_up(rows: Indices) -> Whole:
-        return np.bincount(codes[rows].ravel(), minlength=words).astype(np.int64) * STEPS
-
-    return add_up
+    return counts_in(codes, words)
 
 
 def vectors(rows: Matrix, bound: float) -> Sums:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, ndtri
 from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices, Matrix, Vector
-from fedveil.data.column import LINE, hat_block
+from fedveil.data.column import LINE
 from fedveil.data.rows import cut_rows, slack
 from fedveil.data.spec import OTHER
 from fedveil.models.spec import ModelPlan
@@ -179,16 +179,16 @@ def codes_of(columns: Columns, names: Sequence[str], present: Indices) -> tuple[
     return np.column_stack(found), listed
 
 
-def threshold_of(deviation: float, slip: float, columns: int, words: int) -> tuple[float, float]:
+def threshold_of(deviation: float, slip: float, columns: int, words: int, counted: int = 1) -> tuple[float, float]:
     """Return a safe threshold on counts, and a bound on the chance that a word of one unit passes it.
 
     ``deviation``: of the noise on a count; ``slip``: the chance that is aimed at. One unit can make up ``words`` words
-    in each column, each counted with 1 at most. The noise is rounded by less than one grid step.
+    in each column, each counted with ``counted`` at most. The noise is rounded by less than one grid step.
     """
     tries = columns * words
     away = -float(ndtri(slip / tries))
     chance = tries * float(np.exp(log_ndtr(-away))) * (1 + 1e-9)
-    return (1 + away * deviation) * (1 + 1e-12) + 1 / STEPS, chance
+    return (counted + away * deviation) * (1 + 1e-12) + 1 / STEPS, chance
 
 
 def frequent(
@@ -301,15 +301,17 @@ class LearnedRule:
 
     def _curved_rows(self, columns: Columns) -> Matrix:
         """Rows of an additive model, some at a time in the place where they stay: they are many, and mostly zeros."""
-        outline = self.outline
-        rows = np.zeros((len(columns), outline.width))
-        inner, step = outline.unprojected, max(1, _AT_ONCE // outline.width)
+        make = self.maker(columns)
+        rows, step = np.empty((len(columns), self.outline.width)), max(1, _AT_ONCE // self.outline.width)
         for first in range(0, len(columns), step):
-            some = slice(first, first + step)
-            self._fill(rows[some, :inner], columns.rows(np.arange(len(columns))[some]))
-        if outline.intercept:
-            rows[:, -1] = outline.intercept
+            rows[first : first + step] = make(np.arange(first, min(first + step, len(columns))))
         return rows
+
+    def maker(self, columns: Columns) -> Callable[[Indices], Matrix]:
+        """Return what makes the rows of some of these records."""
+        if self.outline.knots is None:
+            return lambda chosen: self.rows(columns.rows(chosen))
+        return _Curves(self, columns).rows
 
     def unprojected(self, columns: Columns) -> Matrix:
         """Bounded rows of all features, without the intercept."""
@@ -318,46 +320,36 @@ class LearnedRule:
         return rows
 
     def _fill(self, rows: Matrix, columns: Columns) -> None:
-        """Put the features of these records into rows of zeros."""
-        outline, start = self.outline, 0
+        """Put the features of a linear model into rows of zeros."""
+        outline = self.outline
         for place, one in enumerate(self.numbers):
             scaled = one.range.scaled(columns.numbers[:, place])
-            if one.knots:
-                last = start + outline.block(one.name) - 1
-                found = hat_block(scaled, np.array(one.knots), one.mean, one.spread)
-                rows[:, start : start + len(one.knots) + 1], rows[:, last] = found[:, :-1], found[:, -1]
-            else:
-                rows[:, start] = np.where(np.isnan(scaled), 0.0, (scaled - one.mean) / one.spread)
-            start += outline.block(one.name)
-        for name in outline.stated_texts:
-            start = self._stated(rows, columns, name, start)
-        for name, share in zip(outline.open_texts, self.others, strict=True):
-            self._learned(rows, columns, name, share, start)
+            rows[:, place] = np.where(np.isnan(scaled), 0.0, (scaled - one.mean) / one.spread)
+        # Each column of a learned category is less its share of the records, and so is that of all others.
+        start = outline.unprojected - outline.slots - len(outline.open_texts)
+        if outline.open_texts:
+            rows[:, start : start + len(self.categories)] -= [one.share for one in self.categories]
+            rows[:, start + outline.slots :] -= self.others
+        for name, places in self.word_places(columns).items():
+            where = places[columns.texts[name].codes]
+            known = np.flatnonzero(where >= 0)
+            rows[known, where[known]] += 1.0
         rows *= self.factor
-        if outline.knots is None:  # the rows of an additive model are within the bound by construction
-            cut_rows(rows, outline.bound, outline.intercept)
+        cut_rows(rows, outline.bound, outline.intercept)
 
-    def _stated(self, rows: Matrix, columns: Columns, name: str, start: int) -> int:
-        """One column of 0 or 1 for each stated category; a word that is not among them was refused before."""
-        words, allowed = columns.texts[name], self.outline.categories[name]
-        place = {word: start + index for index, word in enumerate(allowed)}
-        where = np.array([place.get(word, -1) for word in words.spelt], dtype=np.int64)[words.codes]
-        known = where >= 0
-        rows[np.flatnonzero(known), where[known]] = 1.0
-        return start + len(allowed)
-
-    def _learned(self, rows: Matrix, columns: Columns, name: str, share: float, start: int) -> None:
-        """One column for each learned category and one for the others, each less its share of the records."""
-        own = {one.word: start + index for index, one in enumerate(self.categories) if one.column == name}
-        other = start + self.outline.slots + self.outline.open_texts.index(name)
-        if self.outline.knots is None:
-            for index, one in enumerate(self.categories):
-                if one.column == name:
-                    rows[:, start + index] -= one.share
-            rows[:, other] -= share
-        words = columns.texts[name]
-        where = np.array([own.get(word, other) for word in words.spelt], dtype=np.int64)[words.codes]
-        rows[np.arange(len(columns)), where] += 1.0
+    def word_places(self, columns: Columns) -> dict[str, Indices]:
+        """Return the place in a row of each word of these columns; -1 for none of the stated ones."""
+        outline, found = self.outline, {}
+        start = sum(outline.block(name) for name in outline.numbers)
+        for name in outline.stated_texts:
+            own = {word: start + index for index, word in enumerate(outline.categories[name])}
+            found[name] = np.array([own.get(word, -1) for word in columns.texts[name].spelt], dtype=np.int64)
+            start += len(own)
+        for index, name in enumerate(outline.open_texts):
+            own = {one.word: start + place for place, one in enumerate(self.categories) if one.column == name}
+            other = start + outline.slots + index
+            found[name] = np.array([own.get(word, other) for word in columns.texts[name].spelt], dtype=np.int64)
+        return found
 
     def text(self) -> str:
         """The learned preparation as JSON; reading it gives an equal value."""
@@ -383,6 +375,66 @@ class LearnedRule:
             )
         except (KeyError, TypeError) as error:
             raise BadValue(f"{FILE} must be as a run wrote it: {error}.") from error
+
+
+class _Curves:
+    """Makes the rows of an additive model for all columns at once: two hats a number are all that is not zero.
+
+    The bits are those of :func:`fedveil.data.column.hat_block` times the factor.
+    """
+
+    def __init__(self, rule: LearnedRule, columns: Columns) -> None:
+        outline, self._columns = rule.outline, columns
+        self._width, self._intercept, self._factor = outline.width, outline.intercept, rule.factor
+        self._numbers, self._words = rule.numbers, rule.word_places(columns)
+        blocks = [outline.block(one.name) for one in rule.numbers]
+        self._starts = np.cumsum([0, *blocks])[:-1].astype(np.int64)
+        self._gaps = self._starts + np.array(blocks, dtype=np.int64) - 1
+        counts = [len(one.knots) for one in rule.numbers]
+        most = max(counts, default=1)
+        self._pairs = np.array(counts) > 1  # with one knot there is no second hat
+        self._knots = np.array([[*one.knots, *[np.inf] * (most - len(one.knots))] for one in rule.numbers])
+        self._last = np.maximum(np.array(counts, dtype=np.int64) - 2, 0)
+        self._middle = np.array([one.mean for one in rule.numbers])
+        self._half = np.array([one.spread for one in rule.numbers])
+
+    def rows(self, chosen: Indices) -> Matrix:
+        """Return the rows of these records."""
+        found = np.zeros((chosen.size, self._width))
+        flat, first = found.reshape(-1), np.arange(chosen.size)[:, None] * self._width
+        if self._numbers:
+            self._put_numbers(flat, first, chosen)
+        for name, places in self._words.items():
+            where = places[self._columns.texts[name].codes[chosen]]
+            known = np.flatnonzero(where >= 0)
+            flat[first[known, 0] + where[known]] = self._factor
+        if self._intercept:
+            found[:, -1] = self._intercept
+        return found
+
+    def _put_numbers(self, flat: Vector, first: Indices, chosen: Indices) -> None:
+        numbers = self._columns.numbers
+        scaled = np.column_stack([one.range.scaled(numbers[chosen, at]) for at, one in enumerate(self._numbers)])
+        gone = np.isnan(scaled)
+        values = np.where(gone, 0.0, scaled) if gone.any() else scaled
+        left = np.zeros(values.shape, dtype=np.int64)
+        for place in range(1, self._knots.shape[1]):
+            left += values >= self._knots[:, place]
+        np.minimum(left, self._last, out=left)
+        at = np.arange(len(self._numbers))
+        low = self._knots[at, left]
+        with np.errstate(invalid="ignore"):
+            width = np.where(self._pairs, self._knots[at, np.minimum(left + 1, self._knots.shape[1] - 1)] - low, np.inf)
+        share = np.clip((values - low) / width, 0.0, 1.0)
+        line = math.sqrt(LINE) * np.clip((values - self._middle) / self._half, -1.0, 1.0) * self._factor
+        height, there = math.sqrt(1 - LINE), ~gone
+        places = first + self._starts
+        hats = places + 1 + left
+        second = hats + self._pairs  # where there is none, the first is put over it
+        flat[second[there]] = (height * share * self._factor)[there]
+        flat[hats[there]] = (height * (1 - share) * self._factor)[there]
+        flat[places[there]] = line[there]
+        flat[(first + self._gaps)[gone]] = self._factor
 
 
 def outline_table(outline: Outline) -> dict[str, Any]:

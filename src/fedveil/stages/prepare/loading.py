@@ -18,6 +18,7 @@ from fedveil.core.values import Indices
 from fedveil.data.cells import Texts, canonical
 from fedveil.data.column import OWN, ZERO, Column
 from fedveil.data.fingerprint import RawRows
+from fedveil.data.lazy_rows import LazyRows, kept
 from fedveil.data.load import (
     Generators,
     HeldRows,
@@ -30,6 +31,7 @@ from fedveil.data.load import (
     targets_of,
 )
 from fedveil.data.missing import Mask, settle_labels, without_client
+from fedveil.data.persons import persons_of
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import READING, Labels, RowRule
 from fedveil.data.sources import read
@@ -283,6 +285,7 @@ def open_columns(
     found: list[tuple[Columns, Outline]] = []
     asked: list[tuple[Source, str | None]] = []
     unstated: set[str] = set()
+    persons: list[Texts | None] = []
 
     def read_rows(source: Source, split: Split, base: Path) -> Prepared:
         first = found[0][1] if found else None
@@ -296,6 +299,7 @@ def open_columns(
             textual = set(first.texts)
         prepared, columns, outline = _read(whole, source, split, base, request, textual)
         found.append((columns, outline))
+        persons.append(prepared.person)
         return prepared
 
     loaded = load(
@@ -303,8 +307,8 @@ def open_columns(
     )
     rows = _rows(loaded.train)
     there = rows >= 0
-    units = loaded.train.owner if whole_clients else rows
-    what = "client" if whole_clients else "record"
+    units = loaded.train.owner if whole_clients else rows if persons[0] is None else persons[0].codes[rows]
+    what = "client" if whole_clients else "record" if persons[0] is None else "person"
     refuse_lone_words(found[0][0], unstated, rows[there], units[there], what)
     return Unprepared(
         train=loaded.train,
@@ -330,6 +334,7 @@ def _read(
     dropped = np.zeros(len(whole), dtype=np.bool_)
     columns, outline = _columns(whole, source, request, textual, dropped)
     settle_labels(whole, source, dropped)
+    person = persons_of(whole, source, client, dropped)
     name = " and ".join(whole.names[:3])
     require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
     targets, classes = targets_of(whole, source, dropped)
@@ -340,6 +345,7 @@ def _read(
         targets=targets,
         client=client,
         owned=~nobody,
+        person=person,
         classes=classes,
         bound=_MOST_ROWS,
         dropped_rows=int(dropped.sum()),
@@ -413,6 +419,10 @@ def _rows(records: Records) -> Indices:
 
 
 def _records(records: Records, columns: Columns, learned: LearnedRule) -> Records:
-    rows = learned.rows(columns.rows(np.maximum(_rows(records), 0)))
-    rows[records.blank] = 0.0
-    return replace(records, features=rows, bound=learned.outline.total)
+    outline = learned.outline
+
+    def identity(key: bytes) -> bytes:
+        return f"{columns.fingerprint(key)} {learned.text()}".encode()
+
+    rows = LazyRows(learned.maker(columns), identity, _rows(records), outline.width, outline.total)
+    return replace(records, features=kept(rows), bound=outline.total)

@@ -134,5 +134,5 @@ def fact_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, str]]:
     least, most = (f"±{level:.0f}" if level >= 10 else f"±{level:.2g}" for level in (levels[0], levels[-1]))
     noise = least if least == most else f"{least} to {most}"
     cost = f"{planned.share:.0%} of the privacy budget"
-    how = f"each sum over all {target.unit}s carries noise of about {noise}"
+    how = f"each sum over all {target.counted}s carries noise of about {noise}"
     return [("preparation", f"learns {learned} with {cost}; {how}")]

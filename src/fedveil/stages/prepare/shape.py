@@ -13,7 +13,6 @@ from typing import Final
 from fedveil.core.errors import require
 from fedveil.data.records import DataShape
 from fedveil.models.spec import ModelPlan
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.prepare.budget import total_mu
@@ -69,7 +68,7 @@ def with_shape(outline: Outline, model: ModelPlan) -> Outline:
 def _cells(model: ModelPlan, outline: Outline, data: DataShape, target: Target, trust: Trust) -> int:
     left = variance_left(target.adversary, data, target, trust)
     units = data.clients if target.unit == "client" else data.records
-    signal = units * total_mu(target) * math.sqrt(max(left, 0.0)) / sensitivity(target.neighbours)
+    signal = units * total_mu(target) * math.sqrt(max(left, 0.0)) / target.sensitivity
     scores = max(data.classes - 1, 1) if model.kind == "softmax" else max(data.classes // 2, 1)
     columns = (len(outline.numbers) + len(outline.texts)) * (scores if model.kind in ("softmax", "survival") else 1)
     return min(math.floor(_CURVED * math.cbrt(signal**2 / max(columns, 1))), _MOST)

@@ -17,7 +17,6 @@ from fedveil.data.sources import read
 from fedveil.data.spec import PLACES, Places, Source, Split
 from fedveil.data.split import natural_owners
 from fedveil.data.table import Table
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL
 from fedveil.stages.measured.plan import PROFILE, MeasuredPlan, spend_budget
@@ -70,7 +69,7 @@ def _measurements(data: DataShape, target: Target, sizes: Sizes, share: float) -
     left = variance_left(target.adversary, data, target, CENTRAL)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    whole = sensitivity(target.neighbours) / (total_mu(target) * math.sqrt(left))
+    whole = target.sensitivity / (total_mu(target) * math.sqrt(left))
     units = data.clients if target.unit == "client" else data.records
     names = _names(sizes, whole / units)
     total = math.fsum(_WEIGHTS[name] for name in names)
@@ -98,10 +97,10 @@ def _measured(name: str, data: DataShape, target: Target, sizes: Sizes, noise: f
         bound, size = float(sizes.numbers + sizes.target), sizes.pairs * (sizes.pairs + 1) // 2
     if name != "categories":
         return Measurement(name=name, size=size, bound=bound, noise=noise)
-    words = data.largest_client if target.unit == "client" else 1
+    words = data.largest_client if target.unit == "client" else target.largest_person
     slip = _SLIP * target.delta / (1 + math.exp(target.epsilon))
     deviation = noise * bound * (1 + 2.0**-40)
-    threshold, chance = threshold_of(deviation, slip, count, words)
+    threshold, chance = threshold_of(deviation, slip, count, words, target.largest_person)
     return Measurement(name=name, size=data.records * count, bound=bound, noise=noise, threshold=threshold, slip=chance)
 
 

@@ -11,7 +11,6 @@ from fedveil.core.errors import CannotCertify, require
 from fedveil.data.records import DataShape
 from fedveil.data.row_rule import Labels
 from fedveil.data.spec import Places
-from fedveil.privacy.mechanism import sensitivity
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.measured.plan import COUNTS, GENERATOR, MeasuredPlan, canonical_text, spend_budget
@@ -98,7 +97,7 @@ def _measurements(
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    moved = sensitivity(target.neighbours) / (COUNTS if target.neighbours == "replace-one" else 1.0)
+    moved = target.sensitivity / (COUNTS if target.neighbours == "replace-one" else 1.0)
     whole = moved / (total_mu(target) * math.sqrt(left))
     sizes = _sizes(request, outline, data, classes)
     total = math.fsum(_WEIGHTS[name] for name in sizes)
@@ -106,7 +105,7 @@ def _measurements(
     units = data.clients if target.unit == "client" else data.records
     noise = noises["ones"] * sizes["ones"][1]
     hint = "Raise epsilon or delta, bring more records, or leave columns out (data.ignore)."
-    rule = f"leave something to measure: noise of less than {_NOTHING:g} times the {units} {target.unit}s on a count"
+    rule = f"leave something to measure: noise of less than {_NOTHING:g} times the {units} {target.counted}s on a count"
     require(noise < _NOTHING * units, "[privacy]", rule, f"noise of {noise:.4g}", hint)
     return NoisySums(
         measurements=tuple(_measured(name, *sizes[name], noises[name], data, target) for name in sizes), share=share
@@ -135,8 +134,8 @@ def _sizes(request: GeneratorRequest, outline: Outline, data: DataShape, classes
 def _measured(name: str, size: int, bound: float, noise: float, data: DataShape, target: Target) -> Measurement:
     if name != "categories":
         return Measurement(name=name, size=size, bound=bound, noise=noise)
-    words = data.largest_client if target.unit == "client" else 1
+    words = data.largest_client if target.unit == "client" else target.largest_person
     slip = _SLIP * target.delta / (1 + math.exp(target.epsilon))
     deviation = noise * bound * (1 + 2.0**-40)
-    threshold, chance = threshold_of(deviation, slip, round(bound**2), words)
+    threshold, chance = threshold_of(deviation, slip, round(bound**2), words, target.largest_person)
     return Measurement(name=name, size=size, bound=bound, noise=noise, threshold=threshold, slip=chance)

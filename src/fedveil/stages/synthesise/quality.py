@@ -82,9 +82,9 @@ def dependence(table: Matrix) -> float:
     return min(1.0, math.sqrt(squares / (min(table.shape) - 1)))
 
 
-def nearest(synthetic: Indices, rows: Indices) -> Vector:
+def nearest(synthetic: Indices, rows: Indices, most: int = _NEAREST) -> Vector:
     """Return in how many columns each of the first rows differs from the synthetic row that is nearest to it."""
-    found = np.full(min(rows.shape[0], _NEAREST), synthetic.shape[1], dtype=np.float64)
+    found = np.full(min(rows.shape[0], most), synthetic.shape[1], dtype=np.float64)
     among = synthetic[:_AMONG]
     for place in range(found.size):
         found[place] = (among != rows[place]).sum(axis=1).min(initial=synthetic.shape[1])

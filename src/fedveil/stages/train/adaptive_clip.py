@@ -91,8 +91,8 @@ class AdaptiveClip:
         aim = 0.5 if done <= _EARLY else self.quantile  # the median first, which is as near from both sides
         missing = aim - 0.5 - counted / (2 * self.of_count)
         most = max(aim, 1 - aim)
-        found = clip * math.exp(self.rate * self.slower(done) * min(max(missing, -most), most))
-        return min(max(found, start / _REACH), start * _REACH)
+        result = clip * math.exp(self.rate * self.slower(done) * min(max(missing, -most), most))
+        return min(max(result, start / _REACH), start * _REACH)
 
     def next_clip(
         self, clip: float, belief: Vector, *, start: float, noise: float, votes: float, batch: float, done: float
@@ -173,8 +173,8 @@ def moved(belief: Vector, level: float, share: float, deviation: float, quantile
     within it, of this ``deviation``; ``weight``: what the vote counts, from 0 to 1.
     """
     expected = ndtr((level - PLACES) / _SPREAD + float(ndtri(quantile)))
-    found = belief - weight * (share - expected) ** 2 / (2 * deviation**2)
-    return np.asarray(found - found.max(), dtype=np.float64)
+    result = belief - weight * (share - expected) ** 2 / (2 * deviation**2)
+    return np.asarray(result - result.max(), dtype=np.float64)
 
 
 def believed(belief: Vector) -> float:

@@ -111,8 +111,8 @@ def heading(optimiser: Optimiser, state: OptimiserState) -> Vector:
         return state.mean
     mean = state.mean / (1 - optimiser.momentum**state.done)
     squares = state.squares / (1 - optimiser.beta2**state.done)
-    found: Vector = mean / (np.sqrt(squares) + optimiser.floor)
-    return found
+    result: Vector = mean / (np.sqrt(squares) + optimiser.floor)
+    return result
 
 
 def decayed(optimiser: Optimiser, toward: Vector, weights: Vector) -> Vector:
@@ -127,8 +127,8 @@ def averaged(weight: float, average: Vector, model: Vector, done: int) -> Vector
     the first model and soon forgets it.
     """
     past = min(weight, (done - 1) / (done + 9))
-    found: Vector = past * average + (1 - past) * model
-    return found
+    result: Vector = past * average + (1 - past) * model
+    return result
 
 
 def check_average(weight: Any) -> None:

@@ -150,5 +150,5 @@ def risk_with_momentum(
                 (momentum * both + back * far),
             )
             far, both = far - 2 * step * both + step**2 * fast, both - step * fast
-        found = float(0.5 * np.sum(model.count * curvature * (mean**2 + far)))
-    return found if np.isfinite(found) else np.inf
+        result = float(0.5 * np.sum(model.count * curvature * (mean**2 + far)))
+    return result if np.isfinite(result) else np.inf

@@ -61,9 +61,9 @@ def designed_for(request: Any, task: Task, momentum: float, rate: float, rounds:
 
 def charges_of(method: DpSgd, target: Target) -> list[Mechanism]:
     """Return what each of the client settings releases in all its rounds."""
-    found, settings = method.correlated, method.client_settings
-    if found is not None:
-        return [charged_together(method, found, settings[0].noise, target)]
+    result, settings = method.correlated, method.client_settings
+    if result is not None:
+        return [charged_together(method, result, settings[0].noise, target)]
     return [p.charged(method.sampling, method.clipping, target.neighbours) for p in settings]
 
 

@@ -172,6 +172,16 @@ def check_correlation(method: DpSgdRounds) -> None:
     require(apart, NAME, f"have at most as many bands as classes, {found.separation}", found.words(), hint)
 
 
+def check_persons(method: DpSgdRounds) -> None:
+    """Refuse what is proved for single records and not for groups of them."""
+    chosen = method.choice is None and not method.stops
+    hint = "Budgets of single clients and rules that choose are charged for single records."
+    require(chosen, "algorithm.choose and own_epsilon", "be left out when persons are protected", "others", hint)
+    apart = method.correlated is None or method.sampling == "cyclic"
+    hint = "Members of a person in different classes meet in the noise: take sampling = cyclic."
+    require(apart, NAME, "go with cyclic batches when persons are protected", method.sampling, hint)
+
+
 def charged_together(method: DpSgdRounds, correlation: Correlation, noise: float, target: Target) -> Mechanism:
     """Return what a client releases in all its rounds: one Gaussian, or sampled ones if records draw for themselves.
 
@@ -190,7 +200,9 @@ def error_of(method: DpSgdRounds, settings: ClientSettings, setup: Setup, expone
     With correlated noise the errors of earlier rounds come back with it, and what it takes off is rounded too: once,
     or at every client that adds a stream of its own.
     """
-    error, found = float_error(method, settings, setup, exponent), method.correlated
+    # of a person's every record
+    error = setup.target.largest_person * float_error(method, settings, setup, exponent)
+    found = method.correlated
     if not method.local(setup):  # a client scales its sum before it rounds it
         error *= mixture(method, setup).factors[method.client_settings.index(settings) if not method.segments else 0]
     if found is None:

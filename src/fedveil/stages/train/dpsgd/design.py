@@ -293,7 +293,7 @@ class DpSgdRequest:
     def design(self, task: Task) -> Draft:
         """Set rate, rounds and steps by rule if they are not given, and the least noise that meets the target."""
         hint = 'Use kind = "fedavg" to protect whole clients.'
-        require(task.target.unit == "record", "privacy.unit", "be record for dpsgd", task.target.unit, hint)
+        require(task.target.unit != "client", "privacy.unit", "be record or person for dpsgd", task.target.unit, hint)
         target = task.target
         single = self._any.local(task.setup) or not isinstance(self.steps, list | tuple)
         hint = 'The server makes one step for all clients. Or let each add all of its noise: [trust] noise = "local".'

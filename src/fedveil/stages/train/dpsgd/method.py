@@ -30,6 +30,7 @@ from fedveil.stages.train.dpsgd.cost import (
     charged_together,
     check_choice,
     check_correlation,
+    check_persons,
     grid_cost,
     mean_noise,
     most_rows,
@@ -104,7 +105,9 @@ class DpSgd(DpSgdRounds):
         """Refuse unless records are protected and every client has settings and batches that exist."""
         data, unit = setup.data, setup.target.unit
         hint = 'Use kind = "fedavg" to protect whole clients.'
-        require(unit == "record", "privacy.unit", "be record for dpsgd", unit, hint)
+        require(unit != "client", "privacy.unit", "be record or person for dpsgd", unit, hint)
+        if unit == "person":
+            check_persons(self)
         for name, rows in (
             ("client_settings", self.client_settings),
             ("weights", self.weights),
@@ -193,8 +196,11 @@ class DpSgd(DpSgdRounds):
         left, why = noise_left(self, setup, adversary), _WHY[adversary]
         if self.local(setup):
             why = "every noised update of the client is seen, by any observer"
+        group = setup.target.largest_person
+        if beside is not None and group > 1:  # it is charged for a person, and the mechanism for one record
+            beside = replace(beside, noise_multiplier=beside.noise_multiplier * group * (1 - 2.0**-50))
         charges = (with_beside(scaled(m, left), beside) for m in self._charges(setup.target))
-        return max((_answer(m, delta, why) for m in charges), key=lambda answer: answer.epsilon)
+        return max((_answer(m, delta, why, group) for m in charges), key=lambda answer: answer.epsilon)
 
     def clients(self, delta: float, setup: Setup, count: int | None = None) -> list[tuple[int, float]]:
         """Return each client's own epsilon against the target's observer.
@@ -204,7 +210,8 @@ class DpSgd(DpSgdRounds):
         alike = 1 if self.segments else len(self.client_settings)
         count, left = alike if count is None else count, noise_left(self, setup, setup.target.adversary)
         rows = [scaled(self._charged(client, setup.target), left) for client in range(count)]
-        return [(client, _answer(row, delta, "").epsilon) for client, row in enumerate(rows)]
+        group = setup.target.largest_person
+        return [(client, _answer(row, delta, "", group).epsilon) for client, row in enumerate(rows)]
 
     def _charges(self, target: Target) -> list[Mechanism]:
         clients = range(1 if self.segments else len(self.client_settings))
@@ -272,8 +279,8 @@ def check_deep(method: DpSgdRounds) -> None:
 
 
 @lru_cache(maxsize=256)
-def _answer(mechanism: Mechanism, delta: float, why: str) -> Answer:
-    answer = account_for(mechanism, delta=delta)
+def _answer(mechanism: Mechanism, delta: float, why: str, group: int) -> Answer:
+    answer = account_for(mechanism, delta=delta, group=group)
     return replace(answer, bounds=tuple(replace(bound, reason=f"{bound.reason}; {why}") for bound in answer.bounds))
 
 

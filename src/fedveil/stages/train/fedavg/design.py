@@ -67,8 +67,8 @@ def check_correlated(request: Any) -> None:
 def noise_by(request: Any, task: Task) -> Noise:
     """Return who adds the noise: with [trust], and where a server is not to know it, the clients."""
     if request.correlation is None:
-        found: Noise = request.noise
-        return found
+        result: Noise = request.noise
+        return result
     return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
 
 
@@ -113,9 +113,9 @@ _LONGEST = 1500.0  # length of the path in units of 1/bound, if there is hardly 
 
 def _adaptive(name: str, given: Any) -> AdaptiveClipRequest:
     """Return the request for an adaptive bound on updates; a fixed one has another name."""
-    found = adaptive_clip(name, given)
-    require(found is not None, name, "be adaptive for fedavg", given, "A fixed bound on updates is update_norm.")
-    return found or AdaptiveClipRequest()
+    result = adaptive_clip(name, given)
+    require(result is not None, name, "be adaptive for fedavg", given, "A fixed bound on updates is update_norm.")
+    return result or AdaptiveClipRequest()
 
 
 EXCLUSIONS: Final = (
@@ -244,14 +244,14 @@ class FedAvgRequest:
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds the sum of all clients' updates exactly."""
-        found = expected(FedAvg, method)
-        if found.segments:
-            return self._joint_grid(found, task)
-        noise = found.noise_std if found.noise_std > 0 else found.scale
-        senders = found.senders(task.data.clients)
-        share = noise / math.sqrt(senders) if found.noise == "shared" and senders > 1 else noise
-        largest = noise * math.sqrt(extra_noise(found.cohorts(task.setup), task.trust)) * growth_of(found.correlated)
-        return choose_grid(task.data.clients * found.scale, min(share, noise), largest)
+        result = expected(FedAvg, method)
+        if result.segments:
+            return self._joint_grid(result, task)
+        noise = result.noise_std if result.noise_std > 0 else result.scale
+        senders = result.senders(task.data.clients)
+        share = noise / math.sqrt(senders) if result.noise == "shared" and senders > 1 else noise
+        largest = noise * math.sqrt(extra_noise(result.cohorts(task.setup), task.trust)) * growth_of(result.correlated)
+        return choose_grid(task.data.clients * result.scale, min(share, noise), largest)
 
     def _joint_grid(self, method: FedAvg, task: Task) -> int:
         """Return one exponent for all segments, by the largest sum and the least and largest noise of any."""

@@ -131,14 +131,14 @@ def groups_of(method: FedAvg, clients: int) -> int:
 
 def check_correlation(method: FedAvg) -> None:
     """Refuse what correlated noise is not proved for, and groups that take turns without it."""
-    found = method.correlated
-    if found is None:
+    result = method.correlated
+    if result is None:
         plain = method.sampling != "cyclic" or method.noise == "none"
         hint = 'Groups that take turns go with noise = "correlated"; with bands = 1 that noise is independent.'
         require(plain, "fedavg.sampling", "not be cyclic without correlated noise", method.sampling, hint)
         return
-    fits = found.rounds == method.rounds
-    require(fits, "fedavg.correlated", f"be for the {method.rounds} rounds of the method", found.rounds)
+    fits = result.rounds == method.rounds
+    require(fits, "fedavg.correlated", f"be for the {method.rounds} rounds of the method", result.rounds)
     hint = "Then the plan says how often, and after how many rounds, a client is asked again."
     known = method.sampling in ("cyclic", "all")
     require(known, "fedavg.sampling", "be cyclic or all for correlated noise", method.sampling, hint)
@@ -150,16 +150,16 @@ def check_correlation(method: FedAvg) -> None:
 
 def check_pattern(method: FedAvg, clients: int) -> None:
     """Refuse a pattern that this number of clients cannot keep."""
-    found = method.correlated
-    if found is None:
+    result = method.correlated
+    if result is None:
         return
     groups = min(groups_of(method, clients), method.rounds)
     hint = f"{clients} clients make {groups} groups of at most {method.cohort:g} that take turns: ask fewer in a round."
     rule = f"be at most {groups}, the rounds after which a client is asked again"
-    require(found.separation <= groups, "algorithm.correlation.separation", rule, found.separation, hint)
+    require(result.separation <= groups, "algorithm.correlation.separation", rule, result.separation, hint)
     needed = -(-method.rounds // groups)
     rule = f"be at least {needed}, the rounds that a client is asked in"
-    require(found.participations >= needed, "algorithm.correlation.participations", rule, found.participations, hint)
+    require(result.participations >= needed, "algorithm.correlation.participations", rule, result.participations, hint)
 
 
 def check_trust(method: FedAvg) -> None:
@@ -210,10 +210,10 @@ def distance_of(method: FedAvg, found: Correlation, setup: Setup, exponent: int)
 
 def correlated_rows(method: FedAvg, trust: Trust) -> list[Row]:
     """Return what the guarantee assumes of correlated noise, and of those who add it."""
-    found = method.correlated
-    if found is None:
+    result = method.correlated
+    if result is None:
         return []
-    said, (made, *others) = words_of(trust), found.rows()
+    said, (made, *others) = words_of(trust), result.rows()
     how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
     how += "the server takes off what was sent before"
     rows = [*(said.if_central(made) or [(made[0], made[1], how)]), *others]
@@ -407,8 +407,8 @@ class FedAvg(Tabled, EveryModelSeen):
     def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return the traffic: the planned cohort sends in every round."""
         if self.segments:
-            found = [part.traffic(setup, together) for part in segments_of(self).parts]
-            return sum(row[0] for row in found), self.rounds, max(row[2] for row in found)
+            result = [part.traffic(setup, together) for part in segments_of(self).parts]
+            return sum(row[0] for row in result), self.rounds, max(row[2] for row in result)
         clients = setup.data.clients
         if self.own_draws or self.streams:
             return self.rounds * clients, self.rounds, clients
@@ -427,8 +427,8 @@ class FedAvg(Tabled, EveryModelSeen):
         """
         if self.segments:
             return composed([part.mechanism(adversary, setup) for part in segments_of(self).parts])
-        if (found := self.correlated) is not None:
-            return seen_together(self, found, adversary, setup)
+        if (result := self.correlated) is not None:
+            return seen_together(self, result, adversary, setup)
         clients, neighbours, trust = setup.data.clients, setup.target.neighbours, setup.trust
         trusted = adversary not in ("server", "server-with-secure-aggregation")
         if self.noise == "none" or (self.noise == "central" and not trusted):
@@ -487,15 +487,15 @@ class FedAvg(Tabled, EveryModelSeen):
         seen = self.mechanism(adversary, setup)
         if seen is None:
             return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(_NOISELESS,))
-        found = account_for(with_beside(seen, beside), delta=delta)
+        result = account_for(with_beside(seen, beside), delta=delta)
         if beside is None and self.correlated is not None:
-            return self.correlated.round_by_round(found, seen)
+            return self.correlated.round_by_round(result, seen)
         if adversary not in ("final-model", "every-model") or self.noise != "shared":
-            return found
+            return result
         # An observer of every sum and of who took part sees everything that these see, so its guarantee is theirs too.
         sums = self.mechanism("server-with-secure-aggregation", setup)
-        other = found if sums is None else account_for(with_beside(sums, beside), delta=delta)
-        return other if other.epsilon < found.epsilon else found
+        other = result if sums is None else account_for(with_beside(sums, beside), delta=delta)
+        return other if other.epsilon < result.epsilon else result
 
     def grid(self, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
         """Return the cost of the sampler only: one sum a round, or (for the server) one share per client and round."""
@@ -506,14 +506,14 @@ class FedAvg(Tabled, EveryModelSeen):
         exact = clients * self.scale + 16 * self.noise_std <= LARGEST_STATE * 2.0**exponent
         distance = 0.0 if exact and not self.noiseless else math.inf
         sampled = min(1.0, SAMPLER_DISTANCE * dimension * samples)
-        found = Grid(
+        result = Grid(
             exponent=exponent, dimension=dimension, rounds=self.rounds, distance=distance, total_variation=sampled
         )
         if not setup.trust.shared:
             moved = self.correlated
-            return found if moved is None else replace(found, distance=distance_of(self, moved, setup, exponent))
-        shares = variation(np.full(self.total, self.noise_std), self.cohorts(setup), setup.trust, found)
-        return with_masks(replace(found, total_variation=shares), setup.trust, adversary, self.total)
+            return result if moved is None else replace(result, distance=distance_of(self, moved, setup, exponent))
+        shares = variation(np.full(self.total, self.noise_std), self.cohorts(setup), setup.trust, result)
+        return with_masks(replace(result, total_variation=shares), setup.trust, adversary, self.total)
 
     def radius(self, setup: Setup) -> float:
         """Return the stated radius, or one too large to be reached by updates and noise in practice."""

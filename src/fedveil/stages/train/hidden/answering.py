@@ -15,7 +15,6 @@ import numpy as np
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
-from fedveil.data.rows import row_norms
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import bounded, rounded_norm
 from fedveil.stages.protocol import Away, Memory, finite_row, needed_row, nobody
@@ -35,7 +34,9 @@ class Laid:
     A site builds it from its own records and their rounds alone, and finds the same batches.
     """
 
-    batch: Batch
+    features: Vector
+    targets: Vector
+    weights: Vector | None
     keys: Indices
     rounds: int
     clients: int
@@ -50,9 +51,9 @@ class Laid:
         first, after = np.searchsorted(self.keys, [key, key + 1]).tolist()
         if first == after:
             return None
-        rows, here = slice(first, after), self.batch
-        weights = None if here.weights is None else here.weights[rows]
-        return Batch(here.features[rows], here.targets[rows], here.norms[rows], weights)
+        rows = slice(first, after)
+        weights = None if self.weights is None else self.weights[rows]
+        return Batch.of(self.features[rows], self.targets[rows], weights)
 
     def cohort(self, turn: int) -> Sequence[int]:
         """Return who takes part in a round: all clients if records are dealt, those of the round if clients are."""
@@ -70,11 +71,10 @@ def laid_by(stage: Training, records: Records, place: Indices) -> Laid:
     keys = place[used] * records.clients + records.owner[used]
     order = np.argsort(keys, kind="stable")
     chosen, method = used[order], hidden_of(stage)
-    features = records.features[chosen]
-    norms = row_norms(features)
+    features, targets = records.features[chosen], records.targets[chosen]
     weights = 1.0 / records.sizes[records.owner[chosen]] if stage.target.unit == "client" else None
-    batch = Batch(features, records.targets[chosen], norms, weights)
-    return Laid(batch, keys[order], method.run.rounds, records.clients, method.deal == "clients")
+    whole = method.deal == "clients"
+    return Laid(features, targets, weights, keys[order], method.run.rounds, records.clients, whole)
 
 
 def batches_of(stage: Training, records: Records, entropy: Entropy) -> Dealt | Drawn:

@@ -98,7 +98,7 @@ class HiddenAsking:
         """Return the limit from the clipped gradients of the round's units, these clients' noise, and rounding."""
         records = self.members.members[site].records
         used = int(np.sum(self._of_round(turn, records)))
-        units, size = used if self.stage.target.unit == "record" else len(clients), self.stage.dimension
+        units, size = used if self.stage.target.unit != "client" else len(clients), self.stage.dimension
         bound = float(units * self.rule.clip * self.rule.steps[turn] / self.rule.batches[turn] / self.rule.unit)
         noise = sqrt(len(clients)) * share_steps(self.stage, turn, self.cohorts[turn]) * (sqrt(size) + TAIL)
         return ceil((bound + noise) * LOOSE + 2 * len(clients) * sqrt(size))

@@ -31,6 +31,11 @@ class Batch:
     norms: Vector
     weights: Vector | None
 
+    @classmethod
+    def of(cls, features: Vector, targets: Vector, weights: Vector | None) -> Batch:
+        """Return the batch of these rows."""
+        return cls(features, targets, row_norms(features), weights)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealt:
@@ -38,7 +43,6 @@ class Dealt:
 
     features: Vector
     targets: Vector
-    norms: Vector
     weights: Vector | None
     starts: Indices
 
@@ -47,7 +51,7 @@ class Dealt:
         turn = turn % (self.starts.size - 1)
         part = slice(int(self.starts[turn]), int(self.starts[turn + 1]))
         weights = None if self.weights is None else self.weights[part]
-        return Batch(self.features[part], self.targets[part], self.norms[part], weights)
+        return Batch.of(self.features[part], self.targets[part], weights)
 
 
 def deal(plan: Training, records: Records, entropy: Entropy) -> Dealt:
@@ -59,7 +63,7 @@ def deal(plan: Training, records: Records, entropy: Entropy) -> Dealt:
         chosen = _order(plan, entropy, plan.data.records)[: ends[-1]]
         return _laid_out(records, chosen, ends, None)
     sizes = records.sizes
-    if plan.target.unit == "record":
+    if plan.target.unit != "client":
         ends = ends // plan.data.largest_client  # clients of one size: rounds are counted in clients
     clients = _order(plan, entropy, plan.data.clients)[: ends[-1]]
     starts = np.append(0, np.cumsum(sizes[clients]))[ends]
@@ -103,8 +107,7 @@ def _records_of(clients: Indices, records: Records, sizes: Indices) -> Indices:
 def _laid_out(records: Records, chosen: Indices, starts: Indices, weights: Vector | None) -> Dealt:
     asis = chosen.size == records.targets.size and bool(np.all(chosen == np.arange(chosen.size)))
     features = records.features if asis else records.features[chosen]  # no copy of what is already in order
-    norms = row_norms(features)
-    return Dealt(features, records.targets[chosen], norms, weights, np.asarray(starts, dtype=np.int64))
+    return Dealt(features, records.targets[chosen], weights, np.asarray(starts, dtype=np.int64))
 
 
 # Batches of units that draw their own rounds: of all clients in one process, or of a site's own clients.
@@ -131,8 +134,8 @@ class Drawn:
         order, self._starts = records.by_client()
         self._sizes, self._whole = records.sizes, plan.target.unit == "client"
         asis = bool(np.all(order == np.arange(order.size)))
-        self._features = np.ascontiguousarray(records.features if asis else records.features[order])
-        self._targets, self._norms = records.targets[order], row_norms(self._features)
+        self._features = records.features if asis else records.features[order]
+        self._targets = records.targets[order]
         self._clients = records.clients
         units = [1] * records.clients if self._whole else self._sizes.tolist()
         self._draws = Draws(drawn_order(hidden_of(plan).run), dict(zip(numbers, units, strict=True)), entropy, LABEL)
@@ -166,4 +169,4 @@ class Drawn:
         if self._whole:
             owner = np.searchsorted(self._starts, rows, side="right") - 1
             weights = 1.0 / self._sizes[owner]
-        return Batch(self._features[rows], self._targets[rows], self._norms[rows], weights)
+        return Batch.of(self._features[rows], self._targets[rows], weights)

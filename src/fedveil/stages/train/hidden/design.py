@@ -60,8 +60,8 @@ def _part(given: Mapping[str, Any]) -> dict[str, float]:
         rule = "be left out of the segments of hidden training"
         require(key not in given, f"algorithm.segments.{key}", rule, given.get(key), why)
     known(given, _KEYS, "a segment")
-    found: dict[str, float] = {"rounds": rounds_of(given)}
-    return found | {key: number(f"algorithm.segments.{key}", given[key]) for key in _KEYS[1:] if key in given}
+    result: dict[str, float] = {"rounds": rounds_of(given)}
+    return result | {key: number(f"algorithm.segments.{key}", given[key]) for key in _KEYS[1:] if key in given}
 
 
 def _each_round(parts: Sequence[Mapping[str, float]], key: str, listed: Numbers | None) -> Numbers | None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal, final, get_args
 
 import numpy as np
 
-from fedveil.accounting.evaluator import Evaluator, bound_of, least_of
+from fedveil.accounting.evaluator import Evaluator, bound_of, for_group, least_of
 from fedveil.accounting.grid import Grid
 from fedveil.accounting.hidden import lipschitz_of_step, per_round
 from fedveil.accounting.observers import Participation, Shares, views, views_of_shares
@@ -260,7 +260,11 @@ class Hidden(Served):
         """Every bound on what this observer learns, with ideal noise; one for all with what it learns ``beside``."""
         if beside is not None:
             return [_composed(self, adversary, setup, beside)]
-        return NOISING[setup.trust.noise].views(self, adversary, setup)
+        found = NOISING[setup.trust.noise].views(self, adversary, setup)
+        if setup.target.largest_person == 1:
+            return found
+        known = [e for e in found if e.grouped is not None] or found  # hops of the others would take long
+        return [for_group(e, setup.target.largest_person) for e in known]
 
     def shares(self, setup: Setup) -> Shares:
         """Return how the clients share the noise of a round."""
@@ -381,8 +385,12 @@ def _check_units(method: Hidden, setup: Setup) -> None:
     data, target = setup.data, setup.target
     run, unit, deal = method.run, target.unit, method.deal
     require(run.place is None, "plan.run.place", "be left out", run.place, "A certificate speaks for every unit.")
-    fits = unit == "record" or deal == "clients"
+    fits = unit != "client" or deal == "clients"
     require(fits, "algorithm.deal", "be clients when clients are protected", deal)
+    hint = "Members of a person who are dealt together are not proved to be protected by a secret order."
+    require(
+        unit != "person" or deal == "records", "algorithm.deal", "be records when persons are protected", deal, hint
+    )
     if unit == "record" and deal == "clients":
         even = data.largest_client == data.smallest_client
         sizes = f"{data.smallest_client} to {data.largest_client}"

@@ -86,12 +86,21 @@ def _own(
             norms=whole.norms[mine],
             weights=weights,
         )
-        scale = float(rule.noise[0]) * np.sqrt(float(rule.batches[0]) / units)
+        scale = float(rule.noise[0]) * np.sqrt(_own_part(plan, units)) * float(rule.batches[0]) / units
         alone = replace(rule, batches=np.full_like(rule.batches, units))
         noise = noise_of_client(entropy, client, scale, plan.dimension)
         after = step(alone, start(plan), part, noise)
         found[client] = Observation("server", -after.position * rule.unit * (units / float(rule.steps[0])), units)
     return found
+
+
+def _own_part(plan: Training, units: float) -> float:
+    """Return the part of the first round's noise variance that a client with so many units in it draws by itself."""
+    method = hidden_of(plan)
+    batch = int(np.ravel(method.run.batch)[0])
+    if not plan.trust.shared:
+        return units / batch
+    return 1 / plan.trust.charged(method.cohorts(plan.setup)[0], batch, 1)[0]
 
 
 def _drawn(plan: Training, entropy: Entropy) -> DrawnRounds | None:

@@ -156,7 +156,7 @@ _ORDERS = {
 
 def fact_rows(method: Hidden, setup: Setup) -> Sequence[tuple[str, str]]:
     """Return facts about order, rounds and noise."""
-    run, unit = method.run, setup.target.unit
+    run, unit = method.run, setup.target.counted
     batch = f"{run.batch:,}" if isinstance(run.batch, int) else f"{min(run.batch):,} to {max(run.batch):,}"
     passes = f"{run.passes:,} passes of {run.rounds:,} rounds" if run.passes > 1 else f"{run.rounds:,} rounds"
     each, about = " each" if run.rounds * run.passes > 1 else "", "about " if run.sampled else ""

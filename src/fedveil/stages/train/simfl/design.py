@@ -65,16 +65,16 @@ class SimFLRequest:
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds the sum of all records' gradients exactly."""
-        found = expected(SimFL, method)
-        most = found.noise_std * math.sqrt(task.data.clients)
-        return choose_grid(task.data.records * found.clip, found.noise_std, most)
+        result = expected(SimFL, method)
+        most = result.noise_std * math.sqrt(task.data.clients)
+        return choose_grid(task.data.records * result.clip, result.noise_std, most)
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> SimFL:
         """Return the same rounds with the noise for another target."""
-        found, target = expected(SimFL, method), task.target
-        seen = replace(found, noise_multiplier=1.0).mechanism(target.adversary, task.data.clients, target.neighbours)
+        result, target = expected(SimFL, method), task.target
+        seen = replace(result, noise_multiplier=1.0).mechanism(target.adversary, task.data.clients, target.neighbours)
         factor, _ = calibrate(seen, epsilon=epsilon, delta=delta)
-        return replace(found, noise_multiplier=factor)
+        return replace(result, noise_multiplier=factor)
 
 
 def _step(method: SimFL, task: Task) -> float:

@@ -98,8 +98,8 @@ class SimFL(Tabled, EveryModelSeen):
         """
         alone, model = self.leads(party, parties), math.sqrt(parties - 1)
         parts = [self._use(1.0, alone, neighbours), self._use(model, self.rounds - alone, neighbours)]
-        found = tuple(part for part in parts if part is not None)
-        return found[0] if len(found) == 1 else Compose(parts=found)
+        result = tuple(part for part in parts if part is not None)
+        return result[0] if len(result) == 1 else Compose(parts=result)
 
     def mechanism(self, adversary: Adversary, parties: int, neighbours: Neighbours) -> Mechanism:
         """Return what an observer learns about a record; the curious client is the party that led most often."""
@@ -110,9 +110,9 @@ class SimFL(Tabled, EveryModelSeen):
                 share = 1.0
             case _:  # models only, or sums only: the noise of all parties together
                 share = math.sqrt(parties)
-        found = self._use(share, self.rounds, neighbours)
-        assert found is not None  # noqa: S101  there is at least one round
-        return found
+        result = self._use(share, self.rounds, neighbours)
+        assert result is not None  # noqa: S101  there is at least one round
+        return result
 
     def _use(self, share: float, times: int, neighbours: Neighbours) -> Mechanism | None:
         if times == 0:
@@ -148,11 +148,11 @@ class SimFL(Tabled, EveryModelSeen):
         """Compose over the rounds; against a curious party, also give the guarantee for each party's own view."""
         parties, neighbours = setup.data.clients, setup.target.neighbours
         seen = with_beside(self.mechanism(adversary, parties, neighbours), beside)
-        found = account_for(seen, delta=delta)
+        result = account_for(seen, delta=delta)
         if adversary != "curious-client" or beside is not None:
-            return found
+            return result
         rows = [self._row(group, parties, neighbours, delta) for group in self.groups(parties)]
-        return replace(found, bounds=(*found.bounds, *rows))
+        return replace(result, bounds=(*result.bounds, *rows))
 
     def groups(self, parties: int) -> list[range]:
         """Return groups of parties that have seen equally much; those that led more often come first."""

@@ -231,6 +231,8 @@ def _without_outdone(candidates: list[Shape], settle: _Settling, misses: Callabl
     drawn = ("poisson", "independent")
     if first.order not in drawn or hoped.order in drawn or first.frame.total <= SOON:
         return candidates
+    if not hopeful(hoped, first):  # it would hardly be picked, and to certify it takes as long
+        return candidates
     try:
         rival, _ = settle(hoped)
     except CannotCertify:

@@ -118,8 +118,8 @@ def _dealt(problem: Problem) -> Problem:
 def target_mu(problem: Problem) -> float:
     """The mu of one Gaussian step that just meets the target: the unit in which noise is first measured."""
     aim = math.log(problem.delta)
-    found = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
-    return float(math.exp(float(found)))
+    result = brentq(lambda log_mu: float(log_theta(problem.epsilon, math.exp(log_mu))) - aim, -30.0, 12.0)
+    return float(math.exp(float(result)))
 
 
 # The yardstick of the automatic design for a problem: what is expected of its noisy gradient steps.

@@ -73,14 +73,14 @@ def search(problem: Problem, schedule: ScheduleRequest) -> dict[str, list[Shape]
     if problem.sampled:
         counts = [*(count for count in counts if count < _MOST_DRAWN), _MOST_DRAWN]
     counts = [schedule.passes] if schedule.passes is not None else counts
-    found: dict[str, list[Shape]] = {}
+    result: dict[str, list[Shape]] = {}
     for kind in kinds_of(problem, schedule):
         shapes = [best for passes in counts if (best := _best(kind, problem, schedule, passes)) is not None]
         if problem.stopping == "random":  # other bounds for one pass than for several: the best of both is certified
-            found |= {f"{kind}, {n}": some for n in ("one", "several") if (some := _passes(shapes, n))}
+            result |= {f"{kind}, {n}": some for n in ("one", "several") if (some := _passes(shapes, n))}
         elif shapes:
-            found[kind] = shapes
-    return found
+            result[kind] = shapes
+    return result
 
 
 def _passes(shapes: Sequence[Shape], number: str) -> list[Shape]:

@@ -26,10 +26,13 @@ class DidNotStart(FedveilError):
     """A process ended or stayed silent before it was ready."""
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that is free now."""
+def free_port(first: int = 0) -> int:
+    """Return a port of the loopback interface that is free now; the ``first`` one if it is."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
+        try:
+            probe.bind(("127.0.0.1", first))
+        except OSError:
+            return free_port()
         return int(probe.getsockname()[1])
 
 
