@@ -186,3 +186,8 @@ def test_a_run_for_persons_is_certified_and_charged(base: Path, tmp_path: Path) 
     assert result.certificate.plan.evaluation
     page = (tmp_path / "run" / "report.html").read_text()
     assert "any one person" in page
+    swapped = text.replace('["site"]', '["who"]').replace('person_column = "who"', 'person_column = "site"')
+    (base / "study.toml").write_text(swapped)
+    with pytest.raises(FedveilError, match=r"data\.person_column must be 'who', as in the earlier runs"):
+        run_study(base / "study.toml", tmp_path / "other")
+    assert not (tmp_path / "other" / "model.npz").exists()

@@ -247,7 +247,8 @@ def charged(job: "Job", name: str, folder: Path, system: System, *, begun: bool)
             others = stack.enter_context(job.beside(ledger))
             transaction = Transaction(ledger, name, moment(job.plan, system.now()), others)
             caps, extra = caps_of(job.sited.books, job.plan.target), dict(job.bound.digests()) or None
-            job.bound.check(transaction.charge(job.plan, caps=caps, extra=extra))
+            persons = None if job.sited.source is None else job.sited.source.person_column
+            job.bound.check(transaction.charge(job.plan, caps=caps, extra=extra, persons=persons))
         except FedveilError:
             for path in (
                 () if begun else (folder / PLAN, *(private / one for one in ("key", POINTER, *job.bound.files)))

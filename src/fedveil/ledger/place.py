@@ -37,6 +37,7 @@ from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.target import Target
 
 FOLDER = ".fedveil"
+PERSONS = "persons"  # under an entry's ``extra``: the column that names the persons who are protected
 POINTER = "books"  # in a run's private folder: the path of the books that were charged
 
 
@@ -306,8 +307,21 @@ class Transaction:
     at: str | None = None
     beside: tuple[Ledger, ...] = ()
 
-    def charge(self, plan: AnyPlan, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any] | None = None) -> Entry:
-        """Charge one run of this plan to the budget; the entry holds the plan, from which its cost follows."""
+    def charge(
+        self,
+        plan: AnyPlan,
+        *,
+        caps: Sequence[Cap] = (),
+        extra: Mapping[str, Any] | None = None,
+        persons: str | None = None,
+    ) -> Entry:
+        """Charge one run of this plan to the budget; the entry holds the plan, from which its cost follows.
+
+        ``persons``: the column that says whose a record is, which the entry keeps where persons are protected.
+        """
+        if plan.target.unit == "person" and persons is not None:
+            self._check_persons(persons)
+            extra = {**(extra or {}), PERSONS: persons}
         return self.ledger.charge(
             self.run,
             plan.hash,
@@ -319,6 +333,14 @@ class Transaction:
             at=self.at,
             beside=self.beside,
         )
+
+    def _check_persons(self, column: str) -> None:
+        """Refuse other persons than those of earlier runs: a patient's guarantee and a household's do not add up."""
+        charges = [entry for entry in self.ledger.entries() if entry.kind == "charge"]
+        known = {entry.payload.get("extra", {}).get(PERSONS, column) for entry in charges} - {column}
+        hint = "Guarantees for different persons do not add up; name the same column."
+        rule = f"be {sorted(known)[0]!r}, as in the earlier runs on this data set" if known else ""
+        require(not known, "data.person_column", rule, column, hint)
 
     def charge_together(
         self, planned: Sequence[Planned], target: Target, *, caps: Sequence[Cap] = (), extra: Mapping[str, Any]

@@ -59,7 +59,8 @@ class SiteData:
     rule for rows is to be learned; ``records`` then say whose each record is and what it is to predict, and hold no
     features. ``rule``: how they were made, where the site's file states it. ``held``: records of the same clients that
     never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
-    alone. ``largest_person``: the most records of a person that are not blank, where the site names persons.
+    alone. ``person_column``, ``largest_person``: who says whose a record is, and the most records of a person that are
+    not blank, where the site names persons.
     ``left``: how many records have left, by the site's file; they are blank.
     """
 
@@ -73,6 +74,7 @@ class SiteData:
     held: Records | None = None
     held_columns: Columns | None = None
     notes: tuple[str, ...] = ()
+    person_column: str | None = None
     largest_person: int | None = None
     left: int = 0
 
@@ -182,6 +184,7 @@ def read_site_data(path: Path) -> SiteData:
             held=same_clients(found.train, found.test),
             held_columns=found.held_columns,
             notes=found.notes,
+            person_column=source.person_column,
             largest_person=source.largest_person,
             left=int(gone.size),
         )
@@ -195,6 +198,7 @@ def read_site_data(path: Path) -> SiteData:
         rule=rule,
         held=held,
         notes=loaded.notes,
+        person_column=source.person_column,
         largest_person=source.largest_person,
         left=int(gone.size),
     )

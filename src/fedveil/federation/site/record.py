@@ -142,7 +142,7 @@ class Record:
     def charge(self, plan: Carried, data: SiteData, caps: tuple[Cap, ...]) -> None:
         """Charge the whole run to the site's budget before anything is sent; charging again has no effect."""
         with self._ledger(data) as ledger:
-            self._transaction(ledger, plan).charge(plan, caps=caps)
+            self._transaction(ledger, plan).charge(plan, caps=caps, persons=data.person_column)
         write_atomically(self.folder / "plan.toml", plan.text().encode(), mode=PUBLIC)
         if not (self.private / "prepared").exists():
             salt = self.world.random(_SALT)
