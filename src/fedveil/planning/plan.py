@@ -362,7 +362,8 @@ def starting_from(plan: Plan, model: Vector) -> Plan:
 
 def why_not_forgotten(plan: Plan) -> str:
     """Return why further rounds do not forget a unit by proof; empty where they do."""
-    retrain = "Train again without it: fedveil run."
+    price = f"epsilon {plan.target.epsilon:g} once more for every {plan.target.unit} that stays"
+    retrain = f"Train again without it (fedveil run): that costs {price}."
     if plan.method.kind != Hidden.kind:
         return f"It is proved for hidden training alone, not for {plan.method.kind}. {retrain}"
     if plan.target.unit == "person":
