@@ -84,8 +84,10 @@ def test_it_is_charged_to_the_records_own_ledger_and_certified(place: Path, comm
     assert json.loads(matched.out)["matches"] is True
     assert json.loads((out / "certificate.json").read_text())["released"][0]["covered"] is True
     assert "Certificate of an evaluation" in command("certify", out).out
-    for other in ("report", "card", "audit"):
+    for other in ("report", "card"):
         assert "must be the folder of a run, got 'an evaluation'" in command(other, out).err
+    attacked = command("audit", out, "--json")
+    assert (attacked.code, json.loads(attacked.out)["verdict"]) == (0, "consistent")
 
 
 def test_its_epsilon_is_that_of_all_counts_together(place: Path) -> None:

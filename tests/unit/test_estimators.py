@@ -133,7 +133,7 @@ def test_a_fitted_model_survives_pickling_and_an_unfitted_one_has_no_certificate
         ({"budget": "books.sqlite"}, "budget must be"),
         ({"algorithm": "hidden"}, "algorithm must be a dictionary"),
         ({"schedule": {"round": 3}}, "round"),
-        ({"unit": "patient"}, "privacy.unit"),
+        ({"unit": "patient"}, "unit must be one of record, client"),
         ({"clip": 0.0}, "model.clip"),
         ({"random_state": -1}, "seed"),
     ],

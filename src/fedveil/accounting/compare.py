@@ -144,30 +144,50 @@ def _loss_bound(
         if group == 1:
             raise
         return bound_of(_in_hops(accountant, mechanism, group, reason), delta, epsilon)
+    bound = _bound_of_curve(together, curve, reason, delta, epsilon)
+    if group == 1:
+        return replace(bound, moves=_moves(mechanism))
+    if any(isinstance(part, SampledGaussian) and part.sampling == "fixed-size" for part, _ in flatten(mechanism)):
+        # The law of such a group bounds how many members share a batch, so hops from record to record may be tighter.
+        hops = bound_of(_hops_of(accountant, mechanism, group, 1, reason), delta, epsilon)
+        return min(bound, hops, key=lambda one: _number(one.delta if delta is None else one.epsilon))
+    return bound
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _bound_of_curve(
+    together: LossDistributionAccountant, curve: LossCurve, reason: str, delta: float | None, epsilon: float | None
+) -> Bound:
     if delta is not None:
         lower, upper = together.bracket(curve, delta)
-        bound = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
-    else:
-        least = min(max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA), 1.0)
-        bound = Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=least)
-    return replace(bound, moves=_moves(mechanism)) if group == 1 else bound
+        return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=upper, epsilon_lower=lower)
+    least = min(max(together.delta(curve, epsilon or 0.0), REPORTED_DELTA), 1.0)
+    return Bound(name="loss-distribution", status="certified", reason=reason, epsilon=epsilon, delta=least)
 
 
 def _in_hops(accountant: LossDistributionAccountant, mechanism: Mechanism, group: int, reason: str) -> Evaluator:
     """Return the bound for a group whose own law is not known: hops of the largest half, quarter, ... that has one."""
-    part, hops = group, 1
+    part = group
     while True:
-        part, hops = (part + 1) // 2, 2 * hops
-        smaller = replace(accountant, group=part, hidden=partial(certified_law, group=part))
+        part = (part + 1) // 2
         try:
-            curve = curve_of(smaller, mechanism)
-            break
+            return _hops_of(accountant, mechanism, group, part, reason)
         except CannotCertify:
             if part == 1:
                 raise
-    one = partial(log_delta_upper, smaller.alternatives(curve))
+
+
+def _hops_of(
+    accountant: LossDistributionAccountant, mechanism: Mechanism, group: int, part: int, reason: str
+) -> Evaluator:
+    """Return the bound for a group by as many hops as it takes with smaller groups of size ``part``."""
+    smaller = replace(accountant, group=part, hidden=partial(certified_law, group=part))
+    one = partial(log_delta_upper, smaller.alternatives(curve_of(smaller, mechanism)))
     reason += "; a group is several hops between smaller ones, whose trade-off functions compose"
-    return Evaluator("loss-distribution", "certified", reason, group_log_delta(one, min(hops, -(-group // part))))
+    return Evaluator("loss-distribution", "certified", reason, group_log_delta(one, -(-group // part)))
 
 
 def _moves(mechanism: Mechanism) -> Moves | None:
