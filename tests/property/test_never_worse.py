@@ -130,8 +130,9 @@ def test_sharing_is_what_counting_all_arrangements_gives(group: int, batches: in
 
 
 def test_a_record_that_is_left_out_never_costs_more_than_one_that_is_replaced() -> None:
-    """A record that contributes nothing is one of those that may take its place. The grids of zero-out end too soon here,
-    and promised nothing.
+    """A record that contributes nothing is one of those that may take its place.
+
+    The grids of zero-out end too soon here, and promised nothing.
     """
     run = LastIterate(
         rounds=20, order="independent", step_size=1.0, lipschitz=1.0, smoothness=1.0, strong_convexity=0.3, batch=10**5,
