@@ -355,6 +355,10 @@ def _carried_out(
     system.tell("reading the data")
     found, loaded = open_any_study(study, data)
     check(found)
+    if found.canaries:
+        from fedveil.audit.one_run import forecast  # loaded only where there are canaries
+
+        system.tell(forecast(found.canaries, len(loaded.train), found.target.epsilon, found.target.delta))
     metrics = conduct_study(found, loaded, folder, resume=resume, watch=watch, system=system)
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
