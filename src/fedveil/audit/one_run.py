@@ -303,13 +303,14 @@ def _region(scores: Vector, coins: Coins, claim: Claim, shown: Curve | None) -> 
     """Return the rates of thresholds on the scores, what the claim allows there, and the refuted curve below them."""
     if coins.all() or not coins.any():
         return {}
-    cuts = np.unique(np.quantile(scores, np.linspace(0, 1, 26)[1:-1]))
+    places = np.linspace(0, 1, 26)[1:-1]
+    cuts = np.quantile(scores, places)
     hits, errors = (np.mean(side[:, None] > cuts, axis=0) for side in (scores[coins], scores[~coins]))
     return {
         "false_positives": errors.tolist(),
         "true_positives": hits.tolist(),
-        "least": (errors if shown is None else np.maximum(shown.most(errors), errors)).tolist(),
-        "worst": errors.tolist(),
+        "least": (places if shown is None else shown.most(places)).tolist(),
+        "worst": places.tolist(),
         "allowed": claim.most(errors).tolist(),
     }
 

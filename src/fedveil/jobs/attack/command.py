@@ -10,7 +10,6 @@ import json
 import math
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from fedveil.audit.game import Game, Seen, runs_needed
 from fedveil.audit.one_run import Coins, finding_of_scores
 from fedveil.core.errors import BadValue, require, why
 from fedveil.core.values import Vector
+from fedveil.jobs.attack.pace import Pace
 from fedveil.privacy.guarantee import Neighbours
 
 Row = tuple[str, ...]
@@ -230,7 +230,7 @@ def _played(
     victim = canaries_of(rows, trainer.target, 1, generator)
     data = [trained_on(rows, victim, np.array([present]), trainer) for present in (True, False)]
     game = Game(claim=claim, adversary="final-model", delta=delta, alarm=alarm, runs=trainings)
-    began, size, made = time.monotonic(), game.choosing, 0
+    pace, size, made = Pace(2 * trainings), game.choosing, 0
 
     def score(side: int) -> float:
         with TemporaryDirectory(dir=folder) as own:
@@ -242,8 +242,7 @@ def _played(
             for one in pool.map(score, np.repeat([0, 1], size).tolist()):
                 found.append(one)
                 made += 1
-                rest = (time.monotonic() - began) / made * (2 * trainings - made)
-                watch(f"{made} of at most {2 * trainings} trainings, at most {rest:,.0f} s more")
+                watch(f"{made} of at most {2 * trainings} trainings{pace.left(made)}")
             sides = np.array(found).reshape(2, size, 1)
             game.add(*(Seen(side[:, :0], side) for side in sides))
             size = max(1, min(_BLOCK, trainings - game.played))
