@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedveil.cli.parsing import check_where
 from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.show import Json, out, plain_table, show, tell_guarantees, tell_total, total_json
 from fedveil.core.errors import require
@@ -29,7 +30,7 @@ def ask_questions(
 ) -> None:
     """Answer questions about private records: charged, certified, with intervals."""
     require(plan or folder is not None, "--out", "name a folder for the answers", None, "Or give --plan.")
-    require(on is None or sites is None, "--sites", "be left out with --on: the deployment has its sites", sites)
+    check_where(on, sites)
     if plan or folder is None:
         show_plan(questions, quiet, as_json)
         return

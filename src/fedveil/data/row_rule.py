@@ -187,7 +187,7 @@ class RowRule:
         return Source.of(source=name, feature_bound=1.0, label_above=0.0, missing=self.missing, **self.reading)
 
     def rows(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
-        """Return the row of each record, and which records are to be left out (their rule is "drop-row").
+        """Return the row of each record, and which records are dropped (their rule is "drop-row").
 
         Columns that the model does not know are not looked at; ``names``: theirs, for a hint.
         """

@@ -37,7 +37,7 @@ ENDS = ("certificate.json", STUDY, PAGE)  # what follows the release of a profil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a user says about data that nobody has described; all but the data may be left out.
+    """What a user says about data that nobody has described; all but the data is optional.
 
     ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted. ``ignore``
     and ``keep``: columns to leave out, and columns to use though they are named like identifiers. ``numbers`` and

@@ -11,7 +11,7 @@ from fedveil.core.fields import groups_of
 from fedveil.core.limits import PARAMETERS
 from fedveil.core.tables import filled
 from fedveil.data.records import DataShape
-from fedveil.models.spec import ModelPlan
+from fedveil.models.spec import Curves, ModelPlan
 from fedveil.planning.plan import HeldOutRecords, Origin, Plan, check_canaries
 from fedveil.planning.promises import grid_of, promise
 from fedveil.privacy.passes import COSTS_MORE, NAME
@@ -115,9 +115,15 @@ def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
     Without a wish, clipped at the zero model's gradient norm.
     """
     hint = "Its curves are made of columns: name a source in [data], or leave shape out."
-    require(not model.additive or model.knots, "model.shape", "be linear where records come as rows", "additive", hint)
+    require(
+        not model.additive or model.curves.knots,
+        "model.shape",
+        "be linear where records come as rows",
+        "additive",
+        hint,
+    )
     if not model.additive:
-        model = replace(model, shape=None, knots=None, knots_at=None, monotone=None)
+        model = replace(model, curves=Curves())
     model = model.for_data(shape.classes, shape.features)
     return model if model.clip is not None else replace(model, clip=model.loss.usual_clip(shape.bound))
 

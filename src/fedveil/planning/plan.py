@@ -376,7 +376,7 @@ def why_not_forgotten(plan: Plan) -> str:
         return f"Steps on a loss that is not smooth and convex do not contract by proof. {retrain}"
     if plan.run.noise != "gaussian":
         return f"Further rounds are certified with Gaussian noise. {retrain}"
-    if plan.model.monotone:
+    if plan.model.curves.monotone:
         return f"Shapes made monotone after training are not the model that rounds go on from. {retrain}"
     if len(plan.lineage) >= MOST_LINEAGE:
         return f"So many requests were served from one training. {retrain}"
@@ -489,7 +489,7 @@ def write_plan(plan: Plan) -> str:
     tables = {
         "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
         "data": _values(plan.data),
-        "model": _values(plan.model),
+        "model": plan.model.table(),
         "privacy": plan.target.table(),
         "method": plan.method.table(),
         **plan.trust.tables(),
@@ -514,7 +514,7 @@ def read_plan(text: str) -> Plan:
     known(head, _HEAD, "[plan]")
     parts: dict[str, Any] = {
         "data": _read(DataShape, tables["data"], "data"),
-        "model": _read(ModelPlan, tables["model"], "model"),
+        "model": ModelPlan.parse(table(tables["model"], "model")),
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": read_method(str(kind), table(tables["method"], "method")),
     }

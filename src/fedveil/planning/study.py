@@ -346,7 +346,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
             public=public,
             feature_map=None if source is None else source.feature_map,
         ),
-        model=filled(ModelPlan, parts["model"], "model"),
+        model=ModelPlan.parse(parts["model"]),
         target=_target(parts["privacy"], data),
         algorithm=request,
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),

@@ -483,9 +483,9 @@ def made_monotone(model: ModelPlan, learned: LearnedRule, parameters: Vector) ->
     The line of such a column is laid into its hats: then the curve is straight between its knots on the scale of its
     range, and monotone if its values at the knots are.
     """
-    if not (model.additive and model.monotone):
+    if not (model.additive and model.curves.monotone):
         return parameters
-    found, start, ways = parameters.copy(), 0, dict(model.monotone)
+    found, start, ways = parameters.copy(), 0, dict(model.curves.monotone)
     for one in learned.numbers:
         if one.name in ways:
             knots = np.array(one.knots)

@@ -316,7 +316,7 @@ def _scores(
 def _fitting(
     sizes: Sequence[int], chosen: list[Clique], scores: list[tuple[float, Clique]], limits: Limits, room: int
 ) -> tuple[list[Clique], bool]:
-    """The best of the scored pairs with which the model stays within its limits, and whether one had to be left out."""
+    """The best of the scored pairs with which the model stays within its limits, and whether one was too large."""
     fresh: list[Clique] = []
     refused = False
     used = sum(cells_of(pair, sizes) for pair in chosen)

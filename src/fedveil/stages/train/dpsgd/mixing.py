@@ -110,12 +110,17 @@ def round_noise(method: DpSgdRounds, setup: Setup) -> Vector:
 def check_mixing(method: DpSgdRounds, setup: Setup) -> None:
     """Refuse what cannot be added up under one noise."""
     network = method.network
-    kind = method.compression.kind
-    hint = f"What clients compress one by one no longer adds up to one noised sum. {_LOCAL}"
-    require(kind == "none", "algorithm.compression", "be left out where clients share their noise", kind, hint)
-    hint = f"A client's own model carries too little noise to decide by. {_LOCAL}"
-    most = network.max_deviation
-    require(most is None, "algorithm.network.max_deviation", "be left out where clients share noise", most, hint)
+    alone = (
+        (
+            "compression",
+            method.compression.kind,
+            "Sums that clients compress no longer add up to one noised sum.",
+        ),
+        ("network.max_deviation", network.max_deviation, "A client's own model carries too little noise to decide by."),
+    )
+    for name, given, why in alone:
+        free = given in (None, "none")
+        require(free, f"algorithm.{name}", "be left out where clients share their noise", given, f"{why} {_LOCAL}")
     if method.adaptive is not None:
         fits = network.together and len(method.client_settings) == 1
         hint = f"All clients have one clip, which moves with every sum. {_LOCAL}"
