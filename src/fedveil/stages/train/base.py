@@ -190,17 +190,18 @@ class Tabled:
 
 
 def check_groups(method: Any, groups: Mapping[str, Any]) -> None:
-    """Refuse anything but a group of settings where one belongs; None stands for one that is absent by default."""
+    """Refuse anything but a group of settings where one belongs; by default some of them are empty."""
     for name, kind in {**groups, "correlated": Correlation}.items():
         usual = next(f.default for f in fields(method) if f.name == name)
         given = getattr(method, name)
-        right = isinstance(given, kind) or (given is None and usual is None)
+        right = isinstance(given, kind) or given == usual
         require(right, f"method.{name}", "be a table", given)
 
 
 def written(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's fields for its table, with its groups as tables inside."""
-    return {name: _table(value) if is_dataclass(value) else value for name, value in values.items()}
+    """Return a method's fields for its table, with its groups as tables inside; an empty group has none."""
+    stated = {name: value for name, value in values.items() if value or not is_dataclass(value)}
+    return {name: _table(value) if is_dataclass(value) else value for name, value in stated.items()}
 
 
 def _table(group: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, final
 
 import numpy as np
 
@@ -52,6 +52,18 @@ class Choice:
     def words(self) -> str:
         """Return the rule in words."""
         return f"again while the loss on public records falls by {self.gain:g} of itself, otherwise the next that fits"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """No choice: every segment runs once, in its order. It is false."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+IN_ORDER: Final = InOrder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,14 +121,14 @@ def check_mixing(method: DpSgdRounds, setup: Setup) -> None:
     for name, given, why in alone:
         free = given in (None, "none")
         require(free, f"algorithm.{name}", "be left out where clients share their noise", given, f"{why} {_LOCAL}")
-    if method.adaptive is not None:
+    if method.adaptive:
         fits = network.together and len(method.client_settings) == 1
         hint = f"All clients have one clip, which moves with every sum. {_LOCAL}"
         require(fits, "algorithm.clip", "be adaptive only with clients that wait and are alike", "others", hint)
     if method.segments:
         hint = f"All clients must be in the same segment. {_LOCAL}"
         require(network.together, "algorithm.segments", "go with clients that wait for each other", "others", hint)
-    if method.correlated is not None:
+    if method.correlated:
         steady = network.together and setup.trust.dropouts == 0
         hint = f"A stream of noise with a gap protects nobody. {_LOCAL}"
         require(steady, "algorithm.correlation", "go with rounds that no client is missing from", "others", hint)

@@ -25,9 +25,10 @@ from fedveil.stages.train.base import Method, expected
 from fedveil.stages.train.correlation import (
     CORRELATED,
     INDEPENDENT,
+    INDEPENDENT_NOISE,
     Correlation,
+    Independent,
     design_correlation,
-    growth_of,
     last_error,
 )
 from fedveil.stages.train.fedavg.method import (
@@ -84,10 +85,10 @@ def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Litera
     return ("all" if every else "cyclic"), float(count)
 
 
-def designed_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Correlation | None:
-    """Return pattern and matrix of a study; None if noise is independent."""
+def designed_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Correlation | Independent:
+    """Return pattern and matrix of a study; empty if noise is independent."""
     if request.correlation is None:
-        return None
+        return INDEPENDENT_NOISE
     return design_correlation(request.correlation, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum)
 
 
@@ -250,7 +251,7 @@ class FedAvgRequest:
         noise = result.noise_std if result.noise_std > 0 else result.scale
         senders = result.senders(task.data.clients)
         share = noise / math.sqrt(senders) if result.noise == "shared" and senders > 1 else noise
-        largest = noise * math.sqrt(extra_noise(result.cohorts(task.setup), task.trust)) * growth_of(result.correlated)
+        largest = noise * math.sqrt(extra_noise(result.cohorts(task.setup), task.trust)) * result.correlated.growth
         return choose_grid(task.data.clients * result.scale, min(share, noise), largest)
 
     def _joint_grid(self, method: FedAvg, task: Task) -> int:
@@ -371,7 +372,7 @@ class FedAvgRequest:
         require(self.optimizer.kind != "adam", "algorithm.server_step", "be given for adam", None, hint)
         # Noise on a score at the end over the path: z/divisor of a round's length, and rounds add in quadrature.
         noise = method.noise_multiplier / method.divisor(task.data) / math.sqrt(method.rounds)
-        if method.correlated is not None:
+        if method.correlated:
             noise *= last_error(method.correlated, np.ones(method.rounds)) / math.sqrt(method.rounds)
         longest = _LONGEST if noise == 0 else min(_LONGEST, _SCORE_NOISE / noise)
         way = longest / task.data.bound
@@ -381,9 +382,9 @@ class FedAvgRequest:
 def _expected_risk(method: FedAvg, task: Task) -> float | None:
     """What the yardstick expects if clients have as many records each, drawn alike; None if it has no say."""
     data = task.data
-    if task.model.constants(data.bound).smoothness is None or method.adaptive is not None or method.segments:
+    if task.model.constants(data.bound).smoothness is None or method.adaptive or method.segments:
         return None
-    if method.optimiser.kind == "adam" or method.local.proximal or method.correlated is not None:
+    if method.optimiser.kind == "adam" or method.local.proximal or method.correlated:
         return None
     model, each = yardstick_of(task), max(1, data.records // data.clients)
     turns = method.local.epochs * (-(-each // method.local.batch) if method.local.batch else 1)
