@@ -252,9 +252,8 @@ class RowRule:
         return [] if stand_in is None else stand_in
 
     def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "RowRule":
-        """Return the same with other rules for columns that are absent and categories that are unknown ("zero".
-
-        None).
+        """Return the same with other rules for columns that are absent and unknown words (``"zero"``: they count
+        as none of the categories).
         """
         columns = self.columns
         if unknown != "refuse":

@@ -303,10 +303,7 @@ def parse_study(text: str, *, base: Path, name: str = "study") -> Study:
 
 
 def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data_given: bool = False) -> Study:
-    """Return the study of these tables; ``data_given``.
-
-    The records come as arrays, so the study may not name a source.
-    """
+    """Return the study of these tables; ``data_given``: the records come as arrays, so it may not name a source."""
     known(tables, _TABLES, "a study")
     if data_given:
         # the table names no source and no rule
