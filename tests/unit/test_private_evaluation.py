@@ -25,7 +25,7 @@ from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.found import (
+from fedveil.stages.evaluate.quality import (
     Counts,
     TwoClasses,
     borders_of,

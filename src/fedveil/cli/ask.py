@@ -11,7 +11,7 @@ from fedveil.cli.show import Json, out, plain_table, show, tell_guarantees, tell
 from fedveil.core.errors import require
 from fedveil.engine.system import System
 from fedveil.jobs.ask import PAGE, AskResult, Precision, Spending, ask_local, ask_on, ask_study, plan_questions
-from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.remote import How
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.measured.plan import MeasuredPlan
 
@@ -39,7 +39,7 @@ def ask_questions(
             result = ask_study(questions, folder, resume=resume, system=System(tell=stage))
     else:
         with progress(quiet or as_json, "sum") as watch:
-            how = How(None, resume, watch, report_sites(quiet or as_json), System(tell=watch.stage))
+            how = How(resume=resume, watch=watch, tell=report_sites(quiet or as_json), system=System(tell=watch.stage))
             result = ask_on(questions, folder, on, how) if on else ask_local(questions, folder, sites or 0, how)
     if quiet and not as_json:
         return

@@ -11,7 +11,8 @@ from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show, tell_guarantees, tell_total, total_json
 from fedveil.engine.system import System
-from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on
+from fedveil.jobs.remote import How
+from fedveil.jobs.remote_synthesis import synthesise_local, synthesise_on
 from fedveil.jobs.synthesis import PAGE, SynthesisResult, sample, synthesise
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.release.generating import DeepGenerator
@@ -41,7 +42,13 @@ def synthesise_study(
             result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
     else:
         with progress(quiet or as_json, "sum") as watch:
-            how = How(seed, resume, watch, report_sites(quiet or as_json), System(tell=watch.stage))
+            how = How(
+                resume=resume,
+                watch=watch,
+                tell=report_sites(quiet or as_json),
+                system=System(tell=watch.stage),
+                seed=seed,
+            )
             if on is not None:
                 result = synthesise_on(study, folder, on, rows=rows, how=how)
             else:

@@ -315,4 +315,4 @@ class _StudyJob:
         except KeyboardInterrupt as error:
             raise Interrupted("Stopped; go on with the same command and --resume.") from error
         data = open_data(opened, adder.entropy)
-        return release_of(best.plan, data, best.released, adder.private, best.told)
+        return release_of(best.plan, data, best.released, adder.private, best.search)

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from fedveil.certificate.certify import MeasuredCertificate
 from fedveil.core.errors import BadValue, require
-from fedveil.core.files import public_folder
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import table, write_tables
 from fedveil.data.frames import columns_of_frame
@@ -22,15 +21,11 @@ from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
-from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import check_sizes
-from fedveil.federation.carrying.trial import deal_clients, site_names
-from fedveil.federation.deploy.files import read_deployment
-from fedveil.jobs.local import FRAME, ReadTables
+from fedveil.jobs.local import FRAME, ReadTables, read_given
 from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
-from fedveil.jobs.remote import check_open, deployed, trial
-from fedveil.jobs.remote_synthesis import How
-from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_given, read_synthesis
+from fedveil.jobs.remote import How, at_deployment, at_trial, check_open
+from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_synthesis
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap
 from fedveil.ledger.costs import Charged, charged, cost_of, together
@@ -45,7 +40,7 @@ from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.profile.answers import profile_from
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 from fedveil.stages.synthesise.table import table_of
 
 PAGE: Final = "report.html"
@@ -249,11 +244,8 @@ def ask_on(
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
     asked = open_questions(given, at_sites=True)
-    deployment = read_deployment(Path(on))
-    check_folder(folder, how.resume)
-    public_folder(folder)
-    with deployed(deployment, folder) as carrier:
-        return _published(measured_by(asked.study, ASK, asked.settings, folder, deployment, carrier, how))
+    with at_deployment(on, folder, how) as talk:
+        return _published(measured_by(asked.study, ASK, asked.settings, talk))
 
 
 def ask_local(
@@ -263,12 +255,9 @@ def ask_local(
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
     asked = open_questions(given)
-    check_folder(folder, how.resume)
     check_sizes(asked.plan())
-    deal_clients(asked.here.train.clients, site_names(sites))
-    apart = asked.study.trust.key_holder == "third-party"
-    with trial(asked.here, folder, sites, how.system, apart) as network, network.carrier() as carrier:
-        return _published(measured_by(asked.study, ASK, asked.settings, folder, network.deployment, carrier, how))
+    with at_trial(asked.study, asked.here, folder, sites, how) as talk:
+        return _published(measured_by(asked.study, ASK, asked.settings, talk))
 
 
 def profile_at_sites(

@@ -25,8 +25,8 @@ from fedveil.ledger.place import POINTER
 from fedveil.planning.study import Books
 from fedveil.privacy.guarantee import Unit
 from fedveil.privacy.target import Target
-from fedveil.stages.profile.found import Profile
 from fedveil.stages.profile.learn import profile_of
+from fedveil.stages.profile.profile import Profile
 from fedveil.stages.profile.request import ProfileRequest, open_data, profile_plan
 from fedveil.version import __version__
 

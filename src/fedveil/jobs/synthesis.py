@@ -22,8 +22,8 @@ from fedveil.engine.system import Progress, System
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
 from fedveil.jobs.generated import holds_deep, released_generator
 from fedveil.jobs.local import ENDS as MODEL_ENDS
-from fedveil.jobs.local import ReadTables
-from fedveil.planning.study import Study, study_of, tables_of
+from fedveil.jobs.local import ReadTables, read_given
+from fedveil.planning.study import Study, study_of
 from fedveil.release.generating import DeepGenerator
 from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared, open_columns
@@ -181,15 +181,6 @@ def _deep(
         _write_rows(trained.generator, rows, out / ROWS, seed, system)
         write_deep_page(trained, out / PAGE, out / QUALITY)
     return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
-
-
-def read_given(given: Described | ReadTables) -> ReadTables:
-    """Return the tables of a study, with where they come from."""
-    if isinstance(given, ReadTables):
-        return given
-    if isinstance(given, str | Path):
-        return ReadTables(tables_of(Path(given)), Path(given).parent, Path(given).stem)
-    return ReadTables(given, Path(), "study")
 
 
 def _write_page(

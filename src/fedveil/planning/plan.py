@@ -65,7 +65,7 @@ class Origin:
             check_name(self.feature_map)
 
     @property
-    def told_by_places(self) -> bool:
+    def revealed_by_places(self) -> bool:
         """True if the rule of who holds which record reveals private values, which noise does not cover."""
         return self.places == "labels" and not self.public
 
@@ -283,7 +283,7 @@ class Plan(Training):
     @property
     def voided(self) -> bool:
         """True if there is noise, but its guarantee does not hold for this run."""
-        return self.seeded or self.origin.told_by_places
+        return self.seeded or self.origin.revealed_by_places
 
     @property
     def private(self) -> bool:
@@ -297,7 +297,7 @@ class Plan(Training):
             return None
         if self.seeded:
             return "the noise comes from a seed that the study names"
-        if self.origin.told_by_places:
+        if self.origin.revealed_by_places:
             return "the split among clients depends on labels, and data.public does not declare the records public"
         return "there is no noise"
 

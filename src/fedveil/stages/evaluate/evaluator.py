@@ -15,7 +15,8 @@ from fedveil.models.adjusted import margins
 from fedveil.models.loss import Loss
 from fedveil.privacy.guarantee import Unit
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.found import (
+from fedveil.stages.evaluate.numbers import Errors, error_sums
+from fedveil.stages.evaluate.quality import (
     Counts,
     TwoClasses,
     borders_of,
@@ -25,7 +26,6 @@ from fedveil.stages.evaluate.found import (
     places_counts,
     score_counts,
 )
-from fedveil.stages.evaluate.numbers import Errors, error_sums
 from fedveil.stages.evaluate.statement import Evaluation
 from fedveil.stages.measuring import Measures
 from fedveil.stages.sums import STEPS, Measurement, Sums
@@ -52,7 +52,7 @@ class ModelEvaluator:
         for one in self.planned.sums.measurements:
             sums = _nothing if adding is None else adding.after(found)[1]
             found.append(by.noisy_sum(one, sums, one.size))
-        return self.told(found, labels)
+        return self.evaluation(found, labels)
 
     @cached_property
     def reach(self) -> float:
@@ -64,7 +64,7 @@ class ModelEvaluator:
         planned, rough = self.planned, even(self.planned.places, self.reach)
         return borders_of(places, self._deviation(planned.sums["places"]), rough, planned.bins, self.reach)
 
-    def told(self, sums: Sequence[Vector], labels: Labels | None) -> dict[str, Any]:
+    def evaluation(self, sums: Sequence[Vector], labels: Labels | None) -> dict[str, Any]:
         """Return what the noisy sums say; ``labels``: how the target is called, and its own unit, if known."""
         counted = self.planned.shape(self.data)
         units = counted.clients if self.unit == "client" else counted.records

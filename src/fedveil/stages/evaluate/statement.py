@@ -143,10 +143,10 @@ class Evaluation:
 
     def alone(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Evaluator:
         """Return what this observer learns of held-out records: the noisy counts, and nothing else."""
-        heard = self.sums.heard(adversary, self.shape(data), target, trust)
-        if heard is None:
+        seen = self.sums.mechanism_seen_by(adversary, self.shape(data), target, trust)
+        if seen is None:
             return withdrawn("gaussian", "it knows all of the evaluation's noise, or there is no other client")
-        mu = heard.mu
+        mu = seen.mu
         return Evaluator(
             "gaussian",
             "certified",

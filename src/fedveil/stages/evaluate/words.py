@@ -84,10 +84,10 @@ def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
     )
 
 
-def told(found: Mapping[str, Any]) -> str | None:
+def why_unclear(found: Mapping[str, Any]) -> str | None:
     """One sentence where the counts do not show that the model beats the best constant answer; None where they do."""
     if "r2" in found:
-        return _told_of_numbers(found)
+        return _unclear_numbers(found)
     constant, ends = found.get("baseline") or {}, (found.get("intervals") or {}).get("accuracy")
     area = (found.get("intervals") or {}).get("auc")
     if area is not None and area[0] > 0.5:  # it ranks records, whatever is rare among them
@@ -106,7 +106,7 @@ def _what(name: str, classes: int) -> str:
     return _WHAT[name] if classes == 2 else _MANY
 
 
-def _told_of_numbers(found: Mapping[str, Any]) -> str | None:
+def _unclear_numbers(found: Mapping[str, Any]) -> str | None:
     ends = (found.get("intervals") or {}).get("r2")
     if ends is not None and ends[0] is not None and ends[0] > 0:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedveil.stages.ask.rows import MISSING, OTHER
-from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
+from fedveil.stages.profile.profile import NumberColumn, Profile, TextColumn
 
 _RARE = 2.0  # half-widths: what has no more is not told from nothing
 

@@ -18,7 +18,7 @@ from fedveil.stages.prepare.contributions import (
 )
 from fedveil.stages.prepare.learned import Category, codes_of, frequent
 from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, Range, covering_range, range_of
-from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
+from fedveil.stages.profile.profile import NumberColumn, Profile, TextColumn
 from fedveil.stages.profile.request import CLASSES
 from fedveil.stages.sums import NoisySums
 
