@@ -71,8 +71,8 @@ def _plan_json(plan: MeasuredPlan, expected: list[Precision], spent: Spending) -
         "cap": spent.cap,
         "left": spent.left,
     }
-    found = {"epsilon": promised, "delta": plan.target.delta, "noise": plan.sums.law}
-    return {**found, "charged": 0, "expected": rows, "ledger": ledger}
+    result = {"epsilon": promised, "delta": plan.target.delta, "noise": plan.sums.law}
+    return {**result, "charged": 0, "expected": rows, "ledger": ledger}
 
 
 def _tell_plan(plan: MeasuredPlan, expected: list[Precision], spent: Spending) -> None:

@@ -75,8 +75,8 @@ def _planned_columns(study: Study, opened: Unprepared, held: Mapping[str, Any]) 
 def learned_from(plan: Plan, opened: Unprepared, entropy: Entropy) -> LearnedRule:
     """Return what the plan's preparation learns from these cells, with the noise of this key."""
     data = CellsHere(opened, entropy)
-    found: LearnedRule = data.stated(plan).get("preparation") or prepare(plan, data, Here(plan, entropy), {})
-    return found
+    result: LearnedRule = data.stated(plan).get("preparation") or prepare(plan, data, Here(plan, entropy), {})
+    return result
 
 
 def evaluated(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:

@@ -157,11 +157,11 @@ class Spending:
 
     def sentence(self) -> str:
         """Return it in words."""
-        found = f"Ledger of these data: epsilon {self.before:.3g} spent, {self.after:.3g} with these answers"
-        found += f" (together at delta {self.delta:.2g})"
+        result = f"Ledger of these data: epsilon {self.before:.3g} spent, {self.after:.3g} with these answers"
+        result += f" (together at delta {self.delta:.2g})"
         if self.cap is None or self.left is None:
-            return f"{found}. There is no cap, so what a model may spend afterwards is for you to say."
-        return f"{found}. {self.left:.0%} of the cap, epsilon {self.cap:g}, remain for a model afterwards."
+            return f"{result}. There is no cap, so what a model may spend afterwards is for you to say."
+        return f"{result}. {self.left:.0%} of the cap, epsilon {self.cap:g}, remain for a model afterwards."
 
 
 def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision], Spending]:
@@ -203,15 +203,15 @@ def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
             wider = replace(target, epsilon=epsilon)
             scales[epsilon] = target.epsilon / epsilon if pure else total_mu(target) / total_mu(wider)
     widths: dict[str, dict[float, float]] = {}
-    found = []
+    result = []
     for epsilon, scale in scales.items():
         for question, one in layout.expected(plan.sums, plan.units, scale):
             widths.setdefault(question.name, {})[epsilon] = one.half_width
             if epsilon == target.epsilon:
-                found.append((question.name, one))
+                result.append((question.name, one))
     return [
         Precision(question=name, what=one.what, unit=one.unit, half_widths=widths[name], of=one.of)
-        for name, one in found
+        for name, one in result
     ]
 
 
@@ -344,13 +344,13 @@ def _published(result: MeasuredResult) -> AskResult:
 
 def _files(answers: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The tables, each with the name of its file; names that would be alike are numbered."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     for place, one in enumerate(answers["answers"]):
         for part, rows in one["tables"].items():
             words = re.sub(r"[^a-z0-9]+", "-", f"{one['question']['name']} {part}".lower()).strip("-")
             name = f"{words or 'answer'}.csv"
-            found[name if name not in found else f"{words}-{place + 1}.csv"] = rows
-    return list(found.items())
+            result[name if name not in result else f"{words}-{place + 1}.csv"] = rows
+    return list(result.items())
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -221,10 +221,10 @@ def _exact(model: ReleasedModel, labelled: Labelled, *, by_client: bool) -> dict
 
 
 def _loaded(model: str | Path | ReleasedModel) -> ReleasedModel:
-    found = model if isinstance(model, ReleasedModel) else load_model(model)
+    result = model if isinstance(model, ReleasedModel) else load_model(model)
     hint = "Its threshold may be its owner's alone: evaluate the shared model."
-    require(found.bundle.personal is None, "The model", "be the shared one", "a party's own", hint)
-    return found
+    require(result.bundle.personal is None, "The model", "be the shared one", "a party's own", hint)
+    return result
 
 
 def _check_private(model: ReleasedModel, unit: str, client_column: str | None) -> None:

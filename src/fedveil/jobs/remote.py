@@ -210,10 +210,10 @@ def run_local(
     ``engine``: what carries the messages.
     """
     check_open(folder := Path(out), resume, ENDS)
-    found, loaded = open_any_study(study)
-    found, system = replace(found, baselines=False), system or System()
+    result, loaded = open_any_study(study)
+    result, system = replace(result, baselines=False), system or System()
     public = loaded.test_public if loaded.test is not None else True
-    theirs = _held_at_sites(found, loaded)
+    theirs = _held_at_sites(result, loaded)
     rule = None if isinstance(loaded, Unprepared) else loaded.preparation
     if theirs is not None:
         held = Held(preparation=rule)
@@ -221,15 +221,15 @@ def run_local(
         held = Held(cells=loaded, public=public)
     else:
         held = Held(records=loaded.test, public=public, preparation=rule)
-    plan = planned_for(found, loaded, at_sites=True).plan
+    plan = planned_for(result, loaded, at_sites=True).plan
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
     check_carried(plan)
     deal_clients(loaded.train.clients, site_names(sites))
-    apart = found.trust.key_holder == "third-party"
+    apart = result.trust.key_holder == "third-party"
     with trial(loaded, folder, sites, system, apart, theirs, engine) as network, network.carrier() as carrier:
         return federated(
-            found,
+            result,
             folder,
             network.deployment,
             carrier,

@@ -33,11 +33,11 @@ def synthesise_local(
     check_rows(rows)
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ENDS)
-    wanted, request, found = open_synthesis(study)
+    wanted, request, result = open_synthesis(study)
     check_secret(wanted)
-    check_sizes(planned_synthesis(wanted, request, found))
-    with at_trial(wanted, found, folder, sites, how) as talk:
-        return _generated(wanted, request, talk, rows, how, found)
+    check_sizes(planned_synthesis(wanted, request, result))
+    with at_trial(wanted, result, folder, sites, how) as talk:
+        return _generated(wanted, request, talk, rows, how, result)
 
 
 def _generated(

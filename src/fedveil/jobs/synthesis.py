@@ -134,10 +134,10 @@ def synthesise(
         return _deep(read, out, rows, seed, resume, system, module, watch)
     hint = 'State kind = "torch" in [generator] to have it trained.'
     require(module is None, "module", "be left out of a generator by marginals", module, hint)
-    study, request, found = open_synthesis(given)
+    study, request, result = open_synthesis(given)
     system.tell("measuring with noise")
-    generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
-    return certified_generator(generator, out, rows, seed, system, found, study.data.public)
+    generator = conduct_synthesis(study, request, result, out, resume=resume, system=system)
+    return certified_generator(generator, out, rows, seed, system, result, study.data.public)
 
 
 def certified_generator(

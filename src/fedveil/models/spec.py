@@ -186,8 +186,8 @@ class ModelPlan:
         known(given, KEYS, "[model]")
         curves = {name: given[name] for name in _CURVES if name in given}
         own = {name: value for name, value in given.items() if name not in _CURVES}
-        found: ModelPlan = filled(cls, {**own, "curves": Curves(**curves)}, "model")
-        return found
+        result: ModelPlan = filled(cls, {**own, "curves": Curves(**curves)}, "model")
+        return result
 
     def table(self) -> dict[str, Any]:
         """Return the TOML table that parses to this."""

@@ -44,8 +44,8 @@ def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
     require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
     _check_foreign(kind, values)
     wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
-    found: AlgorithmRequest = filled(wanted, values, "algorithm")
-    return found
+    result: AlgorithmRequest = filled(wanted, values, "algorithm")
+    return result
 
 
 def _check_foreign(kind: str, values: Mapping[str, Any]) -> None:

@@ -110,10 +110,10 @@ def planned_outline(
     require(not outline.open_texts, "The sites", "state the categories of their columns", outline.open_texts, hint)
     open_outline = replace(outline, components=request.components, whiten=request.whiten)
     model, open_outline, _ = settle_shape(study.model, open_outline, shape, study.target, study.trust)
-    found, fitted = settled(request, open_outline, shape, study.target, study.trust)
+    result, fitted = settled(request, open_outline, shape, study.target, study.trust)
     hint = "Leave the knots of one column out of model.knots_at."
-    require(found, "[prepare]", "leave something to measure across sites", "a study that states everything", hint)
-    return replace(study, model=model), found, fitted, replace(shape, features=fitted.width, bound=fitted.total)
+    require(result, "[prepare]", "leave something to measure across sites", "a study that states everything", hint)
+    return replace(study, model=model), result, fitted, replace(shape, features=fitted.width, bound=fitted.total)
 
 
 def counted_held(study: Study, members: Consortium, own: int) -> DataShape | None:

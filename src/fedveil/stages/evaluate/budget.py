@@ -67,7 +67,7 @@ def settled_evaluation(
     bins = request.bins or (_CLASSES if data.classes > 2 else _bins(noise * contribution(1, target) / units))
     bins = 0 if number else bins
     places = _PLACES if data.classes == 2 else 0
-    found = Evaluation(
+    result = Evaluation(
         records="training" if where == "training" else "held-out",
         sums=_sums(noise, share, data.classes, bins, places, target),
         bins=bins,
@@ -76,8 +76,8 @@ def settled_evaluation(
         joint=where != "training" and joint,
         largest_error=request.largest_error or 1.0,
     )
-    found.check(data, target, trust)
-    return found if composed else _met(found, data, target, trust)
+    result.check(data, target, trust)
+    return result if composed else _met(result, data, target, trust)
 
 
 def evaluation_plan(

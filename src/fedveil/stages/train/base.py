@@ -185,8 +185,8 @@ class Tabled:
     def read(cls, table: Mapping[str, Any]) -> Self:
         """Return the method of the table that :meth:`table` writes."""
         rounds: Any = table.get("rounds", math.nan)
-        found: Self = filled(cls, read_groups(table, cls.GROUPS, rounds), "method")
-        return found
+        result: Self = filled(cls, read_groups(table, cls.GROUPS, rounds), "method")
+        return result
 
 
 def check_groups(method: Any, groups: Mapping[str, Any]) -> None:
@@ -212,13 +212,13 @@ def _table(group: Any) -> dict[str, Any]:
 
 def read_groups(table: Mapping[str, Any], groups: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """Return the fields of a method, of which ``groups`` are tables; correlated noise is for so many ``rounds``."""
-    found = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    result = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     for name, kind in groups.items():
-        if name in found:
-            found[name] = filled(kind, inner(found[name], f"method.{name}"), f"method.{name}")
-    if "correlated" in found:
-        found["correlated"] = Correlation.read(inner(found["correlated"], "method.correlated"), rounds)
-    return found
+        if name in result:
+            result[name] = filled(kind, inner(result[name], f"method.{name}"), f"method.{name}")
+    if "correlated" in result:
+        result["correlated"] = Correlation.read(inner(result["correlated"], "method.correlated"), rounds)
+    return result
 
 
 class EveryModelSeen(Served):

@@ -97,8 +97,8 @@ def within_budget(method: DpSgdRounds, target: Target, budget: float) -> Mechani
 def joint_cost(method: DpSgdRounds) -> float:
     """Return a budget that pays for every candidate once."""
     total = sum(costs_of_segments(method))
-    found = float(total)
-    return found if Fraction(found) >= total else math.nextafter(found, math.inf)
+    result = float(total)
+    return result if Fraction(result) >= total else math.nextafter(result, math.inf)
 
 
 def fitting_budget(method: DpSgdRounds, target: Target, epsilon: float, delta: float, left: float = 1.0) -> float:
@@ -116,10 +116,10 @@ def fitting_budget(method: DpSgdRounds, target: Target, epsilon: float, delta: f
     high = 1
     while high < MOST_ROUNDS and fits(high):
         high *= 2
-    found = largest_count(min(high, MOST_ROUNDS), fits)
+    result = largest_count(min(high, MOST_ROUNDS), fits)
     rule = f"cost at most epsilon {epsilon:.6g} at delta {delta:.6g} in one round at least"
-    require(found >= 1, "algorithm.segments", rule, "more", "Raise privacy.epsilon, or give the segments more noise.")
-    return float(found)
+    require(result >= 1, "algorithm.segments", rule, "more", "Raise privacy.epsilon, or give the segments more noise.")
+    return float(result)
 
 
 def joined_grids(grids: Sequence[Grid], times: Sequence[int]) -> Grid:
@@ -218,18 +218,18 @@ def error_of(method: DpSgdRounds, settings: ClientSettings, setup: Setup, expone
 
 def correlated_rows(method: DpSgdRounds) -> list[Row]:
     """Return what the guarantee assumes of correlated noise; nothing is said of independent noise."""
-    found = method.correlated
-    if not found:
+    correlation = method.correlated
+    if not correlation:
         return []
     if method.sampling == "cyclic":
-        return found.rows()
-    rate, classes = class_rate(method.client_settings[0].rate, found.separation), found.separation
+        return correlation.rows()
+    rate, classes = class_rate(method.client_settings[0].rate, correlation.separation), correlation.separation
     how = "classes take turns; a record joins the rounds of its own class alone, each by a coin that nobody learns"
     once = "the norm of a column of the matrix; two participations of a record never meet in the noise"
     return [
-        ("noise over rounds", found.words(), "made by address from the client's key: a restart repeats it"),
+        ("noise over rounds", correlation.words(), "made by address from the client's key: a restart repeats it"),
         ("classes of records", f"{classes}, joining with chance {rate:.6g}", how),
-        ("sensitivity of a participation", f"{found.column_norm:.12g} contributions", once),
+        ("sensitivity of a participation", f"{correlation.column_norm:.12g} contributions", once),
     ]
 
 
@@ -241,8 +241,8 @@ def mean_noise(method: DpSgdRounds, client: int, records: int) -> float:
     parts = method.parts_of(client)
     each = [p.noise * p.clip / (1.0 if method.clipping == "batch" else method.divisor(p, records)) for p in parts]
     if len(parts) == 1:
-        found = method.correlated
-        return each[0] if not found else each[0] * found.factor.of_a_round(found.rounds)
+        correlation = method.correlated
+        return each[0] if not correlation else each[0] * correlation.factor.of_a_round(correlation.rounds)
     squares = math.fsum(p.rounds * noise * noise for p, noise in zip(parts, each, strict=True))
     return math.sqrt(squares / method.rounds_of(client))
 
@@ -321,14 +321,14 @@ def float_error(method: DpSgdRounds, settings: ClientSettings, setup: Setup, exp
 def grid_cost(method: DpSgdRounds, setup: Setup, exponent: int) -> Grid:
     """Return the cost of the grid for the worst client, in all segments, or in any that a rule can choose."""
     kinds = list(dict.fromkeys(method.client_settings))
-    found = [_one_grid(method, settings, setup, exponent) for settings in kinds]
+    result = [_one_grid(method, settings, setup, exponent) for settings in kinds]
     if method.choice:
-        each = [found[kinds.index(settings)] for settings in method.client_settings]
+        each = [result[kinds.index(settings)] for settings in method.client_settings]
         return widest_grid(each, costs_of_segments(method), method.choice.budget)
     if method.segments:
-        return joined_grids(found, [method.client_settings.count(settings) for settings in kinds])
-    worst = max(found, key=lambda grid: grid.distance)
-    return replace(worst, total_variation=max(grid.total_variation for grid in found))
+        return joined_grids(result, [method.client_settings.count(settings) for settings in kinds])
+    worst = max(result, key=lambda grid: grid.distance)
+    return replace(worst, total_variation=max(grid.total_variation for grid in result))
 
 
 def _one_grid(method: DpSgdRounds, settings: ClientSettings, setup: Setup, exponent: int) -> Grid:

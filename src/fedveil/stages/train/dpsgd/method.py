@@ -180,7 +180,7 @@ class DpSgd(DpSgdRounds):
             mixed = (mixture(self, setup, turn) for turn in self.starts)
             squares = [(one.pull * one.noise) ** 2 for one in mixed]
             mean = math.sqrt(math.fsum(squares) / len(squares) * spread_of(self, setup))
-            return mean if not (found := self.correlated) else mean * found.factor.of_a_round(found.rounds)
+            return mean if not (result := self.correlated) else mean * result.factor.of_a_round(result.rounds)
         weights = self.weights or (sizes / setup.data.records).tolist()
         return math.hypot(*(w * mean_noise(self, k, int(sizes[k])) for k, w in enumerate(weights)))
 
@@ -220,8 +220,8 @@ class DpSgd(DpSgdRounds):
     def _charged(self, client: int, target: Target) -> Mechanism:
         if self.choice:
             return within_budget(self, target, self.choice.budget)
-        if found := self.correlated:
-            return charged_together(self, found, self.client_settings[0].noise, target)
+        if result := self.correlated:
+            return charged_together(self, result, self.client_settings[0].noise, target)
         return charged(self.used_in(client), self.sampling, self.clipping, target)
 
     def radius(self, setup: Setup) -> float:

@@ -56,12 +56,12 @@ def _planned_rounds(plan: Training) -> DpSgd:
 
 def _first_round(plan: Training, records: Records, entropy: Entropy) -> Indices:
     method, (order, starts) = _planned_rounds(plan), records.by_client()
-    found = []
+    result = []
     for client in range(records.clients):
         mine = order[starts[client] : starts[client + 1]]
         sampler = Sampler(method.settings(client), method.sampling, mine.size, entropy, client, classes=method.classes)
-        found.append(mine[sampler.batch(0)])
-    return np.sort(np.concatenate(found))
+        result.append(mine[sampler.batch(0)])
+    return np.sort(np.concatenate(result))
 
 
 def _observe(

@@ -130,12 +130,12 @@ def taken_off(method: FedAvg, past: Matrix, total: Vector) -> tuple[Vector, Matr
 
     It is computed from noised sums alone.
     """
-    found, correlation = total.copy(), method.correlated
+    result, correlation = total.copy(), method.correlated
     if not correlation or len(past) == 0:
-        return found, past
+        return result, past
     for weight, row in zip(correlation.factor.column[1:], past, strict=True):
-        found -= weight * row
-    return found, np.concatenate([found[None], past[:-1]])
+        result -= weight * row
+    return result, np.concatenate([result[None], past[:-1]])
 
 
 def nothing_past(method: FedAvg, size: int) -> Matrix:
@@ -283,7 +283,7 @@ class FedAvgAnswering:
             raise Refused("no-such-round")
         model, asks = self._asked(turn, asked)
         active, now, clip = set(self._active(turn, asked, asks).tolist()), self.method.at(turn), self._clip(turn, asked)
-        found: dict[int, Whole] = {}
+        result: dict[int, Whole] = {}
         for number in asks.tolist():
             if away(number):
                 continue
@@ -294,8 +294,8 @@ class FedAvgAnswering:
                 part = contribution(now, self.local, self.unit, turn, model, clip, own, number, weight, self.entropy)
             part = self._sent_again(now, turn, number, weight, part, number in active)
             if part is not None:
-                found[number] = part
-        return found
+                result[number] = part
+        return result
 
     def _asked(self, turn: int, asked: Content) -> tuple[Vector, Indices]:
         model, row = needed_row(asked, "model", self.stage.dimension), asked.rows.get("clients")

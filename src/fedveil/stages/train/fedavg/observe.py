@@ -100,13 +100,13 @@ def _sums(plan: Training, records: Records, entropy: Entropy) -> Vector:
     """Return the noised sums of the clients' updates, round by round."""
     method, local = method_of(plan), Local.of(plan)
     held, weights, unit = Held.of(records), weights_of(method, records.sizes), 2.0**plan.grid
-    start, found, joined = np.zeros(plan.dimension), [], cohorts_of(method, plan.data.clients, entropy)
+    start, result, joined = np.zeros(plan.dimension), [], cohorts_of(method, plan.data.clients, entropy)
     noise = noise_source(method, plan.sum_length, unit, entropy)
     for turn in range(method.rounds):
         total, _ = summed(method, local, start, held, joined(turn), weights, method.update_norm, unit, entropy, turn)
         noised = (total + noise(turn)) * unit
-        found.append(noised[: plan.dimension])  # with an adaptive bound: all at the first one
-    return np.stack(found)
+        result.append(noised[: plan.dimension])  # with an adaptive bound: all at the first one
+    return np.stack(result)
 
 
 def _widened(plan: Training, width: int) -> FedAvg:

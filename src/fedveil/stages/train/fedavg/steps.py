@@ -75,10 +75,10 @@ def noise_of(method: FedAvg, size: int, unit: float, entropy: Entropy, turn: int
 
 def noise_source(method: FedAvg, size: int, unit: float, entropy: Entropy) -> Callable[[int], Vector]:
     """Return the noise of any round in whole grid steps, correlated with that of earlier rounds if the plan says so."""
-    found = method.correlated
-    if not found:
+    correlation = method.correlated
+    if not correlation:
         return lambda turn: noise_of(method.at(turn), size, unit, entropy, turn)
-    return CorrelatedNoise(found.factor, entropy, "noise", method.noise_std / unit, size, method.rounds).at
+    return CorrelatedNoise(correlation.factor, entropy, "noise", method.noise_std / unit, size, method.rounds).at
 
 
 def read_sum(method: FedAvg, averaged: Vector, clip: float, turn: int) -> tuple[Vector, float]:
