@@ -157,7 +157,7 @@ class Plan(Training):
         if evaluation.trains:
             return
         hint = "Public records need no private evaluation."
-        held = evaluation.held is not None and evaluation.held[0] == self.held_out.records and self.held_out.private
+        held = evaluation.held[0] == self.held_out.records and self.held_out.private
         require(held, "evaluation.held_records", "be the plan's held-out records, which are not public", None, hint)
         require(not self.held_out.exact, "held_out.exact", "be false with a private evaluation", True)
 

@@ -43,7 +43,7 @@ from fedveil.jobs.estimators.preparing import (
 )
 from fedveil.jobs.estimators.preparing import plan_of as prepared_plan
 from fedveil.ledger.costs import cost_of, covered
-from fedveil.models.spec import ModelPlan
+from fedveil.models.spec import Curves, ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.design import make_plan, read_request
 from fedveil.planning.plan import Plan
@@ -244,7 +244,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     def _model_settings(self) -> dict[str, Any]:
         """Return what every model may state."""
-        return {name: getattr(self, name) for name in ("l2", "clip", "radius", "shape", "knots")}
+        curves = Curves(shape=self.shape, knots=self.knots)
+        return {"curves": curves, **{name: getattr(self, name) for name in ("l2", "clip", "radius")}}
 
     def _fitted(
         self,

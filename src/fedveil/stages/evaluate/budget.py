@@ -72,7 +72,7 @@ def settled_evaluation(
         sums=_sums(noise, share, data.classes, bins, places, target),
         bins=bins,
         places=places,
-        held=None if where == "training" else _numbers(counted),
+        held=() if where == "training" else _numbers(counted),
         joint=where != "training" and joint,
         largest_error=request.largest_error or 1.0,
     )

@@ -34,7 +34,7 @@ def apart_rows(planned: Evaluation, target: Target, apart: Apart | None) -> Sequ
     """Return what is assumed of held-out records beside a run that trains on others; nothing on training records."""
     if planned.trains:
         return []
-    value = f"{(planned.held or (0,))[0]} records"
+    value = f"{planned.held[0]} records"
     if planned.joint:
         how = f"each {target.unit} is charged for training and for the counts, so nothing is assumed of which it is in"
         return [(f"a {target.unit} may train and be held out", value, how)]
