@@ -54,7 +54,7 @@ from fedveil.stages.train.yardstick import risk_with_momentum, yardstick_of
 # What a study of federated averaging says about correlated noise: who takes part when, who adds it, which matrix.
 
 
-def check_correlated(request: Any) -> None:
+def check_correlated(request: "FedAvgRequest") -> None:
     """Refuse orders of clients that correlated noise does not go with, before anything is planned."""
     wanted = request.correlation is not None
     fits = wanted or request.sampling != "cyclic"
@@ -65,15 +65,14 @@ def check_correlated(request: Any) -> None:
     require(known, "algorithm.sampling", "be cyclic or all for correlated noise", request.sampling, hint)
 
 
-def noise_by(request: Any, task: Task) -> Noise:
+def noise_by(request: "FedAvgRequest", task: Task) -> Noise:
     """Return who adds the noise: with [trust], and where a server is not to know it, the clients."""
-    if request.correlation is None:
-        result: Noise = request.noise
-        return result
+    if not request.correlation:
+        return request.noise
     return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
 
 
-def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:
+def cyclic_cohort(request: "FedAvgRequest", clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:
     """Return how clients take turns, and how many are asked in a round at most: all if no number is given."""
     count = request.cohort if request.cohort is not None else batch
     if count is None:
@@ -85,14 +84,16 @@ def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Litera
     return ("all" if every else "cyclic"), float(count)
 
 
-def designed_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Correlation | Independent:
+def designed_for(
+    request: "FedAvgRequest", rounds: int, cohort: float, momentum: float, clients: int
+) -> Correlation | Independent:
     """Return pattern and matrix of a study; empty if noise is independent."""
     if request.correlation is None:
         return INDEPENDENT_NOISE
     return design_correlation(request.correlation, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum)
 
 
-def noises_of(request: Any) -> dict[str, Any]:
+def noises_of(request: "FedAvgRequest") -> dict[str, "FedAvgRequest"]:
     """Return the request with each kind of noise."""
     sampling = None if request.sampling == "cyclic" else request.sampling
     return {
@@ -402,7 +403,7 @@ def _expected_risk(method: FedAvg, task: Task) -> float | None:
     )
 
 
-def _usual_norm(request: FedAvgRequest, step: float, data: DataShape) -> float:
+def _usual_norm(request: "FedAvgRequest", step: float, data: DataShape) -> float:
     """Return a share of the longest possible update of local training."""
     batches = -(-data.largest_client // request.local.batch) if request.local.batch else 1
     return _CLIP_SHARE * request.local.epochs * batches * step
