@@ -36,7 +36,7 @@ from fedveil.planning.study import Study
 from fedveil.planning.tuning import Candidate
 from fedveil.privacy.target import Target
 from fedveil.stages.measuring import Known
-from fedveil.stages.prepare.budget import fitting, settled
+from fedveil.stages.prepare.budget import fitting, settle_preparation
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared
@@ -67,7 +67,7 @@ def planned_for(study: Study, opened: Opened, *, at_sites: bool = False) -> Plan
 def _planned_columns(study: Study, opened: Unprepared, held: Mapping[str, Any]) -> Planned:
     request, shape = study.prepare or PrepareRequest(), opened.train.shape
     model, outline, why = settle_shape(study.model, opened.outline, shape, study.target, study.trust)
-    preparation, outline = settled(request, outline, shape, study.target, study.trust)
+    preparation, outline = settle_preparation(request, outline, shape, study.target, study.trust)
     planned = replace(study, model=model).planned(opened.shape(outline), preparation=preparation, **held)
     return replace(planned, draft=replace(planned.draft, reason=f"{planned.draft.reason} {why}".strip()))
 

@@ -23,7 +23,7 @@ from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.measured import check_sizes
 from fedveil.jobs.local import FRAME, ReadTables, read_given
-from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
+from fedveil.jobs.measured import MeasuredResult, certify_result, measure_at_sites
 from fedveil.jobs.remote import How, at_deployment, at_trial, check_open
 from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_synthesis
 from fedveil.ledger.books import Ledger
@@ -230,7 +230,7 @@ def ask_study(
     asked = open_questions(given, frame)
     system.tell("asking with noise")
     conduct_stage(asked.study, ASK, asked.settings, asked.here, folder, resume=resume, system=system)
-    return _published(certified_result(folder))
+    return _published(certify_result(folder))
 
 
 def ask_on(
@@ -245,7 +245,7 @@ def ask_on(
     check_open(folder, how.resume, ends)
     asked = open_questions(given, at_sites=True)
     with at_deployment(on, folder, how) as talk:
-        return _published(measured_by(asked.study, ASK, asked.settings, talk))
+        return _published(measure_at_sites(asked.study, ASK, asked.settings, talk))
 
 
 def ask_local(
@@ -257,7 +257,7 @@ def ask_local(
     asked = open_questions(given)
     check_sizes(asked.plan())
     with at_trial(asked.study, asked.here, folder, sites, how) as talk:
-        return _published(measured_by(asked.study, ASK, asked.settings, talk))
+        return _published(measure_at_sites(asked.study, ASK, asked.settings, talk))
 
 
 def profile_at_sites(

@@ -360,7 +360,7 @@ def _carried_out(
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
         remember_study(study, folder)
-        result = concluded(folder, metrics, key, rule)
+        result = conclude(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, records_of(folder, loaded))
     return result
@@ -396,7 +396,7 @@ def signing_key(sign: Sign) -> SigningKey | None:
     return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
 
 
-def concluded(
+def conclude(
     folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: RowRule | None = None
 ) -> Result:
     """Write certificate, signature (if there is a key), bundle and report of a run that has released its model."""

@@ -48,7 +48,7 @@ def measure(
     study, _, found = open_synthesis(given)
     system.tell("measuring with noise")
     conduct_stage(study, stage, settings, found, folder, resume=resume, system=system)
-    return certified_result(folder)
+    return certify_result(folder)
 
 
 def measure_on(
@@ -59,7 +59,7 @@ def measure_on(
     check_open(folder, how.resume, ENDS)
     study, _ = read_synthesis(given, data_given=True)
     with at_deployment(on, folder, how) as talk:
-        return measured_by(study, stage, settings, talk)
+        return measure_at_sites(study, stage, settings, talk)
 
 
 def measure_local(
@@ -71,16 +71,16 @@ def measure_local(
     study, _, found = open_synthesis(given)
     check_sizes(planned_measured(study, stage, settings, table_of(found).all_columns, found.train.shape))
     with at_trial(study, found, folder, sites, how) as talk:
-        return measured_by(study, stage, settings, talk)
+        return measure_at_sites(study, stage, settings, talk)
 
 
-def measured_by(study: Study, stage: str, settings: Settings, talk: Conversation) -> MeasuredResult:
+def measure_at_sites(study: Study, stage: str, settings: Settings, talk: Conversation) -> MeasuredResult:
     """Measure at the sites, and certify."""
     MeasuredJob(study=study, stage=stage, settings=settings, talk=talk).conduct()
-    return certified_result(talk.folder)
+    return certify_result(talk.folder)
 
 
-def certified_result(folder: Path) -> MeasuredResult:
+def certify_result(folder: Path) -> MeasuredResult:
     """Certify what a stage released in a folder."""
     with sole_use(folder / "private"):
         certificate = certify_measured(folder, __version__)

@@ -29,7 +29,7 @@ from fedveil.federation.flower.local import local_network
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.nvflare.local import local_flare
 from fedveil.federation.site.data import same_clients
-from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, remember_study, signing_key
+from fedveil.jobs.local import ENDS, Result, Sign, Wanted, conclude, open_any_study, remember_study, signing_key
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study, read_study_without_data
 from fedveil.signing import SigningKey
@@ -124,7 +124,7 @@ def federated(
         if trace is not None:
             trace.write_text(kept.text(), encoding="utf-8")
     with sole_use(folder / "private"):
-        return concluded(folder, metrics, key, preparation or kept_rule(folder))
+        return conclude(folder, metrics, key, preparation or kept_rule(folder))
 
 
 def run_on(

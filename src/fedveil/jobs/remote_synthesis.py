@@ -6,7 +6,7 @@ from fedveil.engine.measured import check_secret, planned_synthesis
 from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.measured import Generation, check_sizes
 from fedveil.jobs.remote import How, at_deployment, at_trial, check_open
-from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
+from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certify_generator, open_synthesis, read_synthesis
 from fedveil.planning.study import Study
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.synthesise.quality import check_rows
@@ -45,4 +45,4 @@ def _generated(
 ) -> SynthesisResult:
     """Measure a generator at the sites; certify it and draw rows."""
     generator = Generation(study=study, request=request, talk=talk).conduct()
-    return certified_generator(generator, talk.folder, rows, how.seed, how.system, found, study.data.public)
+    return certify_generator(generator, talk.folder, rows, how.seed, how.system, found, study.data.public)

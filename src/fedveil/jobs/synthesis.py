@@ -137,10 +137,10 @@ def synthesise(
     study, request, result = open_synthesis(given)
     system.tell("measuring with noise")
     generator = conduct_synthesis(study, request, result, out, resume=resume, system=system)
-    return certified_generator(generator, out, rows, seed, system, result, study.data.public)
+    return certify_generator(generator, out, rows, seed, system, result, study.data.public)
 
 
-def certified_generator(
+def certify_generator(
     generator: Generator,
     out: Path,
     rows: int,

@@ -141,7 +141,7 @@ def _fits(spent: Spent, cap: Cap, order: float) -> bool:
     return spent.divergence <= budget.divergence and spent.outside <= budget.outside
 
 
-def settled(cap: Cap, before: Sequence[Charged], asked: Charged) -> Cap:
+def settle_cap(cap: Cap, before: Sequence[Charged], asked: Charged) -> Cap:
     """Return a cap that is stated for the first time, with the rule that admits more runs like this one.
 
     The choice depends on the first run only, so it is made before anything is learned under the cap.
@@ -366,7 +366,7 @@ class Ledger:
         if story:
             return _charged(story, plan), []
         before, known = charged(entries), _caps(entries)
-        news = [cap if cap.adversary in known else settled(cap, before, asked) for cap in tightened(known, caps)]
+        news = [cap if cap.adversary in known else settle_cap(cap, before, asked) for cap in tightened(known, caps)]
         check((known | {cap.adversary: cap for cap in news}).values(), before, asked)
         return None, news
 

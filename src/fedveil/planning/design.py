@@ -77,7 +77,7 @@ def make_plan(
     task.target.check_delta()
     if task.canaries:
         check_canaries(task.canaries, task.data, task.model)
-    task = replace(task, model=settled_model(task.model, task.data))
+    task = replace(task, model=settle_model(task.model, task.data))
     size = task.model.loss.size(task.data.features)
     hint = "Features times classes, for a linear model; choose fewer of either."
     require(size <= PARAMETERS, "The model", f"have at most {PARAMETERS:g} parameters", size, hint)
@@ -109,7 +109,7 @@ def make_plan(
     return Planned(plan=plan, draft=replace(draft, method=plan.method))
 
 
-def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
+def settle_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
     """Fill in what the shape of the data decides. If no clip is given, use the gradient norm bound at the zero model.
 
     Without a wish, clipped at the zero model's gradient norm.

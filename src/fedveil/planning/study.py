@@ -21,7 +21,7 @@ from fedveil.planning.tuning import NOT_TUNED, Candidate, Design, TuneRequest, r
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.budget import settled_evaluation
+from fedveil.stages.evaluate.budget import settle_evaluation
 from fedveil.stages.evaluate.request import UNSAID, Apart, EvaluationRequest
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
 from fedveil.stages.prepare.request import BOUND, PrepareRequest
@@ -191,7 +191,7 @@ class Study:
         if not asked:
             return NO_EVALUATION
         both = joint and self.target.unit == "client"
-        found = settled_evaluation(asked, shape, self.target, self.trust, held, both)
+        found = settle_evaluation(asked, shape, self.target, self.trust, held, both)
         if not found.trains:
             self._check_held()
         return found

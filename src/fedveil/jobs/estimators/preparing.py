@@ -23,7 +23,7 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL
 from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.measuring import Measurer, Measures
-from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import Columns, Outline
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule, usual_factor
@@ -164,7 +164,7 @@ def planned(
     if model.additive:  # of the copies of the targets the range alone is measured: one knot, which nobody counts
         copies = [name for name in outline.numbers if name.startswith(TARGET)]
         outline = replace(outline, knots_at={**outline.knots_at, **dict.fromkeys(copies, (0.0,))})
-    result, fitted = settled(asked, outline, shape, target, CENTRAL)
+    result, fitted = settle_preparation(asked, outline, shape, target, CENTRAL)
     return model, result, fitted, replace(shape, features=_without_copies(fitted).width, bound=fitted.total)
 
 

@@ -39,7 +39,7 @@ EXCLUSIONS: Final = (  # of a request and the data that it is about
 )
 
 
-def settled_evaluation(
+def settle_evaluation(
     request: EvaluationRequest,
     data: DataShape,
     target: Target,
@@ -86,7 +86,7 @@ def evaluation_plan(
     """Return the plan that spends the target's budget on the counts; ``model``: SHA-256 of its ``model.npz``."""
     target.check_delta()
     request = EvaluationRequest(records="held-out", bins=bins)
-    counted = settled_evaluation(request, data, target, CENTRAL, data)
+    counted = settle_evaluation(request, data, target, CENTRAL, data)
     return MeasuredPlan(
         name=name,
         stage=EVALUATION,
