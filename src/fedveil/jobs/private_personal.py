@@ -19,7 +19,7 @@ from fedveil.engine.files import sole_use
 from fedveil.engine.study import conduct_study
 from fedveil.engine.system import System
 from fedveil.federation.site.data import read_site_data
-from fedveil.jobs.local import ENDS, Result
+from fedveil.jobs.local import ENDS, Result, conclude
 from fedveil.jobs.personal import site_rows
 from fedveil.planning.study import study_of
 from fedveil.release.bundle import Bundle
