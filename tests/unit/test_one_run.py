@@ -94,7 +94,7 @@ def test_verdicts() -> None:
     assert "the strongest attack we know of could show at most" in far.evidence
     region = far.details["region"]  # the picture: what was reached, what is allowed, and the curve that was refuted
     assert max(np.subtract(region["true_positives"], region["false_positives"])) == 1.0  # nobody errs
-    assert max(np.subtract(region["least"], region["worst"])) > 0.8
+    assert max(np.subtract(region["least"], region["worst"])) > 0.5
     assert min(np.subtract(region["least"], region["worst"])) >= 0.0
     assert "region" in luck.details
     assert luck.details["region"]["least"] == luck.details["region"]["worst"]  # nothing is shown

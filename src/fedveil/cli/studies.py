@@ -206,8 +206,8 @@ def certify_run(
 ) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
     if is_measured(folder):
-        require(signer is None, "--signer", "be left out: only runs are signed", str(signer))
-        require(not answers, "--answers", "be left out: they are about a run", answers)
+        for option, given in (("--signer", signer), ("--answers", answers)):
+            require(not given, option, "be left out: only runs are signed, and answer a regulator", str(given))
         _certify_measured(folder, as_json)
         return
     wanted = None if signer is None else read_signer(signer)

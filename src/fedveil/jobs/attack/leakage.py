@@ -164,17 +164,17 @@ def _by_matching(
     gradient = observation.gradient / max(observation.records, 1.0)
     plain = Search(steps=steps, span=span, clip=plan.constants.lipschitz)
     smooth = Search(steps=2 * steps, restarts=1, span=span, shape=shape, smooth=0.0 if shape is None else 1e-4)
-    found: list[Guess] = []
+    result: list[Guess] = []
     try:
         reading = read_first_layer(module, gradient)
-        found.append(_judged("analytic", truth, reading.row[: truth.size], None))
+        result.append(_judged("analytic", truth, reading.row[: truth.size], None))
     except BadValue:
         pass  # the first layer is not linear, so only matching is left
     attacks = [("idlg", idlg, plain), ("cosine", cosine_matching, smooth)]
     for name, attack, search in attacks if observation.records == 1 else attacks[1:]:  # iDLG is for a single record
         match = attack(module, gradient, width, search)
-        found.append(_judged(name, truth, match.row[: truth.size], match.label == label))
-    return found
+        result.append(_judged(name, truth, match.row[: truth.size], match.label == label))
+    return result
 
 
 def _judged(attack: str, truth: Vector, row: Vector, label: bool | None) -> Guess:
