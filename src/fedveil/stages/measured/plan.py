@@ -193,11 +193,11 @@ class MeasuredPlan:
         """SHA-256 of the plan's text."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
-    def heard(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
+    def mechanism_seen_by(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
         """Return all sums as this observer hears them; None where it knows all of the noise."""
         if self.sums.law == "laplace":
             return self.sums.pure(self.target.neighbours)  # one holder draws all of the noise: nobody else knows any
-        return self.sums.heard(adversary, self.data, self.target, self.trust)
+        return self.sums.mechanism_seen_by(adversary, self.data, self.target, self.trust)
 
     def promise(self, adversary: Adversary, delta: float | None = None) -> Answer:
         """Return the smallest epsilon that is proved against this observer, at the target's delta or another."""
@@ -257,7 +257,7 @@ def _promise(plan: MeasuredPlan, adversary: Adversary, delta: float) -> Answer:
     """
     if plan.evaluation:
         return plan.evaluation.answer(adversary, plan.data, plan.target, plan.trust, delta)
-    seen = plan.heard(adversary)
+    seen = plan.mechanism_seen_by(adversary)
     if seen is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
     grid = Grid(
