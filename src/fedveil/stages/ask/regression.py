@@ -30,7 +30,8 @@ MODELS: Final = ("linear", "logistic", "poisson", "cox")
 STEP_SHARES: Final = (0.2, 0.15, 0.15, 0.5)  # of the question's budget: the first sum, and each step
 _DECIDING: Final = (0.15, 0.85)  # of a question that has its products summed twice: to decide, and to answer
 _SPLIT: Final = (0.6, 0.4)  # of a step: gradient and its products; Hessian
-_SURE: Final = 2.0  # deviations that every direction of the columns' covariance must have
+_SURE_SPREAD: Final = 4.0  # deviations that the variance of every column of a correlation must have
+_SURE: Final = 2.0  # the same of every direction of the columns of a linear model
 _SURE_HESSIAN: Final = 3.0  # and of the Hessian
 _EVEN: Final = 1 / 12  # variance that is expected of a scaled column: its range is seven times its spread
 _ROOM: Final = 0.5  # of the squared norm that a scaled number may have, what a row has room for
@@ -105,7 +106,8 @@ class Correlation(Question):
         width = 1 + len(self.columns)
         moments = symmetric(sums, width) * width
         count = max(float(moments[0, 0]), 1.0)
-        if not _is_sure(_SURE, state.matrix, _covariance(moments), noise * width):
+        least = [float(np.diag(one).min()) for one in (state.matrix, _covariance(moments))]
+        if not _is_sure(_SURE_SPREAD, *least, noise * width):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
         first, second = np.triu_indices(width - 1, 1)
 
@@ -129,9 +131,8 @@ class Correlation(Question):
         """Return the half-width that is expected."""
         width, own = 1 + len(self.columns), units * _EVEN
         last = noise * width / math.sqrt(_DECIDING[-1])
-        sure = own / (last * math.sqrt(width - 1))
         half = SURE * last / math.sqrt(2) / own
-        return Expected("each correlation", half if sure > _SURE else math.inf, 1.0, "")
+        return Expected("each correlation", half if own > _SURE_SPREAD * last else math.inf, 1.0, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,7 +398,8 @@ class Regression(Question):
     def _linear(self, state: State, sums: Vector, noise: float, view: View) -> Answer:
         moments = self._moments(sums)
         inner, count = moments[:-1, :-1], max(float(moments[0, 0]), 1.0)
-        if not _is_sure(_SURE, state.matrix, _covariance(inner), noise * (self.bound**2 + 1)):
+        room = noise * (self.bound**2 + 1) * math.sqrt(self.width - 1)
+        if not _is_sure(_SURE, _least(state.matrix), _least(_covariance(inner)), room):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
 
         def coefficients(numbers: Vector) -> Vector:
@@ -415,7 +417,8 @@ class Regression(Question):
             return self._linear(state, sums, noise, view)
         at = state.numbers
         gradient, outer, hessian, gradient_noise, deviation = self._read(sums, noise, view)
-        if not _is_sure(_SURE_HESSIAN, state.matrix, hessian, deviation):
+        room = deviation * math.sqrt(self.width)
+        if not _is_sure(_SURE_HESSIAN, _least(state.matrix), _least(hessian), room):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
         inverse = np.linalg.inv(hessian)
         step = inverse @ gradient
@@ -480,7 +483,7 @@ class Regression(Question):
         even = _EVEN
         if self.model == "linear":
             least, last, own = _SURE, noise * (self.bound**2 + 1) / math.sqrt(_DECIDING[-1]), units * even
-            spread, sure = last / math.sqrt(2) / own, own / (last * math.sqrt(max(self.width - 1, 1)))
+            spread, sure = last / math.sqrt(2) / own, own / (last * math.sqrt(self.width - 1))
         else:
             least, last = _SURE_HESSIAN, noise / math.sqrt(STEP_SHARES[-1])
             score, weight = {"logistic": (1.0, 0.25), "poisson": (1.0, 0.25), "cox": (_CLIP, _CLIP)}[self.model]
@@ -506,10 +509,9 @@ def _covariance(moments: Matrix) -> Matrix:
     return np.asarray(moments[1:, 1:] - np.outer(moments[0, 1:], moments[0, 1:]) / count)
 
 
-def _is_sure(least: float, before: Matrix, matrix: Matrix, deviation: float) -> bool:
-    """Whether every direction of a matrix stands out of the noise that it has, as far as an earlier sum lets see."""
-    room = deviation * math.sqrt(len(matrix))
-    return _least(before) > least * room and _least(matrix) > room
+def _is_sure(least: float, before: float, now: float, room: float) -> bool:
+    """Whether something stands out of the noise that it now has (``room``), as far as an earlier sum lets see."""
+    return before > least * room and now > room
 
 
 def _least(matrix: Matrix) -> float:
