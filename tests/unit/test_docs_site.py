@@ -85,6 +85,15 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert sorted(listed) == sorted(fedveil.__all__)
 
 
+def test_every_named_file_exists() -> None:
+    """A path of the code may start at the repository or at the package; a page may make files of its own."""
+    own = {"once/design.py", "once/acts.py", "once/method.py", "once/words.py"}
+    starts = (ROOT, ROOT / "src", ROOT / "src" / "fedveil")
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for path in set(re.findall(r"`([\w/-]+/[\w-]+\.py)`", page.read_text(encoding="utf-8"))) - own:
+            assert any((start / path).is_file() for start in starts), f"{page.name} names {path}"
+
+
 def test_lines_are_short() -> None:
     assert {str(page): long for page in PAGES if (long := long_lines(page.read_text(encoding="utf-8")))} == {}
 

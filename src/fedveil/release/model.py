@@ -91,7 +91,7 @@ def summary(bundle: Bundle) -> str:
     """One line: what it is, what it predicts from what, what it promises."""
     plan, known = bundle.plan, bundle.preparation
     columns = plan.real_features if known is None else len(known.columns)
-    return f"ReleasedModel({plan.name!r}: {plan.model.kind}, {columns} columns, {_promise(bundle)})"
+    return f"{plan.name}: {plan.model.kind}, {columns} column{'s' * (columns != 1)}, {_promise(bundle)}"
 
 
 def card(bundle: Bundle) -> str:
@@ -332,7 +332,7 @@ class ReleasedModel:
         return loss
 
     def __repr__(self) -> str:
-        return summary(self.bundle)
+        return f"ReleasedModel({summary(self.bundle)})"
 
     def _repr_html_(self) -> str:
         return card(self.bundle)

@@ -93,6 +93,8 @@ def _raised(view: View) -> str:
     quality = None if view.utility is None else view.utility.quality
     if quality is not None and len(quality.classes) == 2:
         return f"“{quality.classes[1].name}”"
+    if view.counted is not None and len(view.counted.classes) == 2:
+        return f"“{view.counted.classes[1]}”"
     return "the second class" if view.plan.data.classes == 2 else "a larger number"
 
 
