@@ -468,8 +468,8 @@ def compare(
     found, loaded = open_any_study(study, data)
     refuse_evaluation(found)
     hint = (
-        "Declare them public ([data.held_out] public = true), or write [evaluation] private = false: their exact scores "
-        "are then published, and the ledger says no guarantee for every observer."
+        "Declare them public ([data.held_out] public = true), or write [evaluation] private = false: exact scores are "
+        "then published, and the ledger says no guarantee for every observer."
     )
     free = loaded.test is None or loaded.test_public or found.exact
     require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)

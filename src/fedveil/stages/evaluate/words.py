@@ -115,4 +115,5 @@ def _told_of_numbers(found: Mapping[str, Any]) -> str | None:
     if ends is not None and ends[0] is not None and ends[0] > 0:
         return None
     shown = "nothing is known of its R2" if ends is None else f"its R2 lies between {ends[0]:.3g} and {ends[1]:.3g}"
-    return f"These noisy sums do not show that the model does better than always answering the mean: {shown}. {_CLEARER}"
+    told = "These noisy sums do not show that the model does better than always answering the mean"
+    return f"{told}: {shown}. {_CLEARER}"
