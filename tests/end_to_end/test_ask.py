@@ -15,7 +15,7 @@ from fedveil.jobs.ask import ask_local, ask_study, plan_questions, profile_at_si
 from fedveil.ledger.entry import read_export
 from fedveil.stages.ask.counts import Count
 from fedveil.stages.prepare.budget import gaussian_epsilon
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 from fedveil.sums.homomorphic.library import has_tenseal
 
 QUESTIONS: list[dict[str, Any]] = [

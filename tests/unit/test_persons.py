@@ -158,9 +158,9 @@ def test_sums_whose_stage_reads_no_persons_are_refused(base: Path) -> None:
     sums = NoisySums(measurements=(Measurement(name="mine", size=1, bound=1.0, noise=9.0),), share=0.5)
     with pytest.raises(FedveilError, match=r"privacy\.unit must be record or client here"):
         MeasuredPlan(name="x", stage="own", file="mine.json", data=plan.data, target=plan.target, sums=sums)
-    heard = sums.heard("final-model", plan.data, plan.target, plan.trust)
-    assert heard is not None
-    assert heard.noise_multiplier == pytest.approx(3.0)
+    seen = sums.mechanism_seen_by("final-model", plan.data, plan.target, plan.trust)
+    assert seen is not None
+    assert seen.noise_multiplier == pytest.approx(3.0)
 
 
 def test_a_promise_to_persons_holds_for_records_and_no_other_does_for_persons() -> None:

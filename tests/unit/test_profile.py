@@ -22,7 +22,7 @@ from fedveil.planning.study import read_study
 from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.stages.measured.plan import MeasuredPlan
-from fedveil.stages.profile.found import NumberColumn, Profile
+from fedveil.stages.profile.profile import NumberColumn, Profile
 from fedveil.stages.profile.request import Sizes, profile_plan
 from fedveil.version import __version__
 

@@ -167,7 +167,7 @@ def _placed(plan: Plan) -> list[Assumption]:
         rows.append(Assumption(name, "a column of the data", _COLUMN))
     elif origin.places == "file names":
         rows.append(Assumption(name, "a file for each client", "declared: each file's name and number of rows"))
-    elif origin.told_by_places:
+    elif origin.revealed_by_places:
         why = "NOT MET: labels decide it, and the records are not declared public, so no number of this run holds"
         rows.append(Assumption(name, "dealt by label", why))
     elif origin.places == "labels":

@@ -16,10 +16,10 @@ from fedveil.jobs.ask import profile_at_sites
 from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft
 from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
-from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.remote import How
 from fedveil.privacy.guarantee import NAMELESS, Neighbours
 from fedveil.privacy.target import LARGEST_PERSON
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
 TargetColumn = Annotated[str | None, typer.Option("--target", help="The column to predict; guessed if left out.")]
@@ -161,7 +161,7 @@ def profile(
 
 def _profile_on(study: Path, epsilon: float, folder: Path, on: Path, resume: bool, as_json: bool) -> None:
     with progress(as_json, "sum") as watch:
-        how = How(None, resume, watch, report_sites(as_json), System(tell=watch.stage))
+        how = How(resume=resume, watch=watch, tell=report_sites(as_json), system=System(tell=watch.stage))
         result, found = profile_at_sites(study, epsilon, folder, on=on, how=how)
     certificate = result.certificate
 

@@ -161,7 +161,7 @@ class Comparison:
     @property
     def private(self) -> bool:
         """True if all noise was secret and covers everything, and nothing was trained without noise."""
-        secret = self.study.seed is None and not self.study.data.origin.told_by_places
+        secret = self.study.seed is None and not self.study.data.origin.revealed_by_places
         return secret and self.reference is None and not self.exposed
 
     @property
@@ -183,7 +183,7 @@ class Comparison:
         text = f"{self.trained} models were trained on the same records and each is a release. "
         if self.study.seed is not None:
             return text + "NOT PRIVATE: the noise came from the study's seed. For public data or a rehearsal only."
-        if self.study.data.origin.told_by_places:
+        if self.study.data.origin.revealed_by_places:
             return text + "NOT PRIVATE: the split depends on labels, and data.public does not declare them public."
         loose = target.loose_delta(self.clients if target.unit == "client" else self.records)
         text += "" if loose is None else f"{loose} "
@@ -387,7 +387,7 @@ def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tup
         else:
             planned = study.planned(loaded.train.shape, held, loaded.test_public)
         plan = planned.plan
-        found = math.inf if plan.origin.told_by_places else promise(plan, entry.adversary).epsilon
+        found = math.inf if plan.origin.revealed_by_places else promise(plan, entry.adversary).epsilon
     except (FedveilError, ValueError) as error:
         return replace(entry, refused=" ".join(str(error).split())), None
     facts = facts_of(plan.method, plan.setup)

@@ -27,7 +27,7 @@ from fedveil.engine.job import Job, Release, Started, conduct
 from fedveil.engine.run import release_of, run_stages
 from fedveil.engine.study import RowsHere
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.local import STUDY, Result, Sign, Wanted, concluded, open_any_study, signing_key
+from fedveil.jobs.local import STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
 from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgetting
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
@@ -149,7 +149,7 @@ def forget(
     kept = json.dumps({"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}) + "\n"
     write_atomically(target / "private" / WHO, kept.encode())
     metrics = read_object((target / "metrics.json").read_bytes(), "metrics.json")
-    return finish_request(request.source, concluded(target, metrics, key, request.opened.preparation), design, key)
+    return finish_request(request.source, conclude(target, metrics, key, request.opened.preparation), design, key)
 
 
 def finish_request(source: Path, result: Result, design: ForgetDesign, key: SigningKey | None) -> ForgetResult:

@@ -22,8 +22,8 @@ from fedveil.engine.system import Progress, System
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
 from fedveil.jobs.generated import holds_deep, released_generator
 from fedveil.jobs.local import ENDS as MODEL_ENDS
-from fedveil.jobs.local import ReadTables
-from fedveil.planning.study import Study, study_of, tables_of
+from fedveil.jobs.local import ReadTables, read_given
+from fedveil.planning.study import Study, study_of
 from fedveil.release.generating import DeepGenerator
 from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared, open_columns
@@ -138,13 +138,13 @@ def synthesise(
         return _deep(read, out, rows, seed, resume, system, module, watch)
     hint = 'State kind = "torch" in [generator] to have it trained.'
     require(module is None, "module", "be left out of a generator by marginals", module, hint)
-    study, request, found = open_synthesis(given)
+    study, request, result = open_synthesis(given)
     system.tell("measuring with noise")
-    generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
-    return certified_generator(generator, out, rows, seed, system, found, study.data.public)
+    generator = conduct_synthesis(study, request, result, out, resume=resume, system=system)
+    return certify_generator(generator, out, rows, seed, system, result, study.data.public)
 
 
-def certified_generator(
+def certify_generator(
     generator: Generator,
     out: Path,
     rows: int,
@@ -185,15 +185,6 @@ def _deep(
         _write_rows(trained.generator, rows, out / ROWS, seed, system)
         write_deep_page(trained, out / PAGE, out / QUALITY)
     return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
-
-
-def read_given(given: Described | ReadTables) -> ReadTables:
-    """Return the tables of a study, with where they come from."""
-    if isinstance(given, ReadTables):
-        return given
-    if isinstance(given, str | Path):
-        return ReadTables(tables_of(Path(given)), Path(given).parent, Path(given).stem)
-    return ReadTables(given, Path(), "study")
 
 
 def _write_page(

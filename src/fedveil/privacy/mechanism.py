@@ -479,8 +479,8 @@ def alike(mechanism: Mechanism) -> Mechanism:
 
     A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
     """
-    found = {p.neighbours for p, _ in flatten(mechanism) if not isinstance(p, ApproximateDP)}
-    return _exchanging(mechanism) if len(found) > 1 else mechanism
+    result = {p.neighbours for p, _ in flatten(mechanism) if not isinstance(p, ApproximateDP)}
+    return _exchanging(mechanism) if len(result) > 1 else mechanism
 
 
 def _exchanging(mechanism: Mechanism) -> Mechanism:

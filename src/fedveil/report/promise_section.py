@@ -47,7 +47,7 @@ def alarm(view: View) -> Markup | None:
 
 
 def _why(view: View) -> str:
-    if view.plan.origin.told_by_places:
+    if view.plan.origin.revealed_by_places:
         return (
             "The records were split among the clients by their labels, and nobody declared them public. Changing one "
             "label moves many other records from client to client, and no noise covers that."

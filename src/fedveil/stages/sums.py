@@ -176,7 +176,7 @@ class NoisySums:
         precision = math.fsum(1 / one.noise**2 for one in self.measurements)
         return Gaussian(noise_multiplier=1 / math.sqrt(precision) * (1 - 2.0**-40), neighbours=neighbours)
 
-    def heard(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Gaussian | None:
+    def mechanism_seen_by(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Gaussian | None:
         """The same as this observer hears it, without the noise that it knows; None where it knows all of it."""
         left = variance_left(adversary, data, target, trust)
         if not left > 0:

@@ -28,6 +28,7 @@ from fedveil.engine.measured import generator_program, measured_generator, own_p
 from fedveil.engine.run import Rows
 from fedveil.jobs.ask import open_questions
 from fedveil.jobs.attack.generator import Measuring, generator_game
+from fedveil.jobs.attack.pace import Pace
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.measured.plan import ASK, GENERATOR, MeasuredPlan
@@ -233,9 +234,9 @@ def rows_membership(
     words = entropy.words("shadow coins", 0, runs * chosen.size).reshape(runs, chosen.size)
     coins = words < np.uint64(2**63)
     coins[:-1] = words[:-1].argsort(axis=0).argsort(axis=0) < shadows // 2
-    near = np.empty((runs, chosen.size))
+    near, pace = np.empty((runs, chosen.size)), Pace(runs)
     for run in range(runs):
-        watch(f"fitting shadow generator {run + 1} of {runs}")
+        watch(f"fitting shadow generator {run + 1} of {runs}{pace.left(run)}")
         key = Entropy(entropy.words("shadow generator", run, 4).tobytes(), private=entropy.private)
         there = np.union1d(always, chosen[coins[run]])
         one = measured_generator(plan, request, found, key, there)

@@ -10,7 +10,7 @@ from fedveil.core.tables import write_value
 from fedveil.data.spec import OTHER, Features
 from fedveil.jobs.draft.columns import DATES
 from fedveil.stages.prepare.request import BOUND
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

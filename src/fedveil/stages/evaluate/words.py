@@ -35,7 +35,7 @@ def apart_rows(planned: Evaluation, target: Target, apart: Apart | None) -> Sequ
     """Return what is assumed of held-out records beside a run that trains on others; nothing on training records."""
     if planned.trains:
         return []
-    value = f"{(planned.held or (0,))[0]} records"
+    value = f"{planned.held[0]} records"
     if planned.joint:
         how = f"each {target.unit} is charged for training and for the counts, so nothing is assumed of which it is in"
         return [(f"a {target.unit} may train and be held out", value, how)]
@@ -88,10 +88,10 @@ def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
     )
 
 
-def told(found: Mapping[str, Any]) -> str | None:
+def why_unclear(found: Mapping[str, Any]) -> str | None:
     """One sentence where the counts do not show that the model beats the best constant answer; None where they do."""
     if "r2" in found:
-        return _told_of_numbers(found)
+        return _unclear_numbers(found)
     constant, ends = found.get("baseline") or {}, (found.get("intervals") or {}).get("accuracy")
     area = (found.get("intervals") or {}).get("auc")
     if area is not None and area[0] > 0.5:  # it ranks records, whatever is rare among them
@@ -110,7 +110,7 @@ def _what(name: str, classes: int) -> str:
     return _WHAT[name] if classes == 2 else _MANY
 
 
-def _told_of_numbers(found: Mapping[str, Any]) -> str | None:
+def _unclear_numbers(found: Mapping[str, Any]) -> str | None:
     ends = (found.get("intervals") or {}).get("r2")
     if ends is not None and ends[0] is not None and ends[0] > 0:
         return None

@@ -34,7 +34,7 @@ from fedveil.stages.sums import COUNTED, ERRORS, EVALUATED, NAMES, NO_SUMS, STEP
 Settings = Mapping[str, Any]
 FORMAT: Final = 1
 PROFILE, GENERATOR, EVALUATION, ASK = "profile", "generator", "evaluation", "ask"  # stages that fedveil ships, by name
-COUNTS: Final = math.sqrt(2) * (1 - 2.0**-40)  # 2 over the root of 2: see MeasuredPlan.heard
+COUNTS: Final = math.sqrt(2) * (1 - 2.0**-40)  # 2 over the root of 2: see MeasuredPlan.mechanism_seen_by
 _FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,40}\.(json|csv|txt)")
 _TAKEN: Final = ("certificate.json", "metrics.json", "preparation.json")  # of every job
 _HEAD: Final = ("name", "stage", "settings", "file", "places", "counts", "training_public", "blank_rows")
@@ -196,7 +196,7 @@ class MeasuredPlan:
         """SHA-256 of the plan's text."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
-    def heard(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
+    def mechanism_seen_by(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
         """Return all sums as this observer hears them; None where it knows all of the noise.
 
         Where no two contributions point away from each other, as counts do not, they differ by at most the root of 2
@@ -204,7 +204,7 @@ class MeasuredPlan:
         """
         if self.sums.law == "laplace":
             return self.sums.pure(self.target.neighbours)  # one holder draws all of the noise: nobody else knows any
-        seen = self.sums.heard(adversary, self.data, self.target, self.trust)
+        seen = self.sums.mechanism_seen_by(adversary, self.data, self.target, self.trust)
         if seen is None or not (self.counts and self.target.neighbours == "replace-one"):
             return seen
         return replace(seen, noise_multiplier=seen.noise_multiplier * COUNTS)
@@ -267,7 +267,7 @@ def _promise(plan: MeasuredPlan, adversary: Adversary, delta: float) -> Answer:
     """
     if plan.evaluation:
         return plan.evaluation.answer(adversary, plan.data, plan.target, plan.trust, delta)
-    seen = plan.heard(adversary)
+    seen = plan.mechanism_seen_by(adversary)
     if seen is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
     grid = Grid(

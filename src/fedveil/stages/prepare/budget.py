@@ -61,7 +61,7 @@ class _Rule:
     share: float
 
 
-def settled(
+def settle_preparation(
     request: PrepareRequest, outline: Outline, data: DataShape, target: Target, trust: Trust
 ) -> tuple[NoisySums, Outline]:
     """Return what will be measured, and the outline with no more slots than categories can be shown.

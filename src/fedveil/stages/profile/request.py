@@ -25,7 +25,7 @@ from fedveil.stages.prepare.columns import Columns
 from fedveil.stages.prepare.learned import threshold_of
 from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.prepare.types import numbers_in, words_in
-from fedveil.stages.profile.found import FILE
+from fedveil.stages.profile.profile import FILE
 from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
 
 # The measurements of a profile: which, and with how much noise, decided by public numbers alone.

@@ -149,5 +149,5 @@ def attack_view(kind: str) -> AttackView | None:
     """Return how attacks observe an algorithm; None if that is not known."""
     if find_spec(f"fedveil.stages.train.{kind}.observe") is None:
         return None
-    found: AttackView = import_module(f"fedveil.stages.train.{kind}.observe").ATTACK_VIEW
-    return found
+    result: AttackView = import_module(f"fedveil.stages.train.{kind}.observe").ATTACK_VIEW
+    return result
