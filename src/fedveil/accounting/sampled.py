@@ -301,7 +301,8 @@ def _evaluator(
             value = worst_upper(pairs(delta).alternatives, left)
         except OverflowError:  # beyond what the grids hold: nothing is promised
             value = math.inf
-        if run.order == "independent" and delta < _TINY:  # an exchange dominates, and its roundings are relative
+        # An exchange dominates: its roundings are relative, and it is finite where the grids of zero-out are too short.
+        if run.order == "independent" and (delta < _TINY or math.isinf(value)):
             with suppress(OverflowError):
                 value = min(value, _exchange(replace(run, neighbours="replace-one"), name, delta)[1](left))
         return value
@@ -314,6 +315,9 @@ def _evaluator(
                 log_bound = log_delta_upper(pairs(_USUAL).alternatives, at)
         except OverflowError:
             log_bound = 0.0
+        if run.order == "independent" and not _exchanged(run) and log_bound >= 0:  # as for epsilon
+            with suppress(OverflowError):
+                log_bound = _exchange(replace(run, neighbours="replace-one"), name, _USUAL)[0](at)
         return min(math.log(math.exp(min(log_bound, 0.0)) + chance(_USUAL)), 0.0)
 
     many = (lambda size: again(run, size)) if exact_groups and group == 1 else None

@@ -121,6 +121,11 @@ def assumption_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, s
                 f"a word that only one unit holds passes with a chance of at most {one.slip:.2g}, which is in delta"
             )
             rows.append(("preparation, categories: threshold", f"{one.threshold:.6g} records", chance))
+    counts = [one.name for one in planned.measurements if one.counts]
+    if counts and target.neighbours == "replace-one":
+        which = "a sum" if len(counts) == len(planned.measurements) else f"the sums {', '.join(counts)}"
+        how = "no number that a unit adds is negative: two contributions differ by at most the root of 2 times the norm"
+        rows.append((f"replacing one unit moves {which}", "the root of 2 times the norm", how))
     return rows
 
 
