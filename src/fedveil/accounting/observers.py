@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from fedveil.accounting.calibrate import bracket, exchange_factor, least_factor, scaled, smooth_factor
+from fedveil.accounting.calibrate import bracket, drawn_guide, exchange_factor, guided_factor, least_factor, scaled
 from fedveil.accounting.curious import (
     NOBODY,
     ONE_HOLDER,
@@ -98,7 +98,7 @@ def calibrate_views(
         factor = exchange_factor(dear, partial(dear, changed="zero-out"), max(tolerance, _DEAR))
         return factor, noisy(factor)
     if run.sampled and run.total > _MANY:
-        factor = smooth_factor(dear, max(tolerance, _DEAR))
+        factor = guided_factor(dear, drawn_guide(run, aim, delta), max(tolerance, _DEAR))
         return factor, noisy(factor)
     low, high = bracket(excess)
     factor = least_factor(excess, low, high, tolerance)

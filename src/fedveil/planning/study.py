@@ -332,7 +332,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     if prepare is not None and source is not None:
         source, held_out = _left_open(source, held_out, prepare)
     _check_counts(parts["model"], source)
-    request = read_request(parts["algorithm"])
+    request, target = read_request(parts["algorithm"]), _target(parts["privacy"], data)
     return Study(
         name=_name(parts["study"].get("name", name)),
         data=StudyData(
@@ -344,13 +344,13 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
             feature_map=None if source is None else source.feature_map,
         ),
         model=ModelPlan.parse(parts["model"]),
-        target=_target(parts["privacy"], data),
+        target=target,
         algorithm=request,
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
         books=_books(parts["books"], base),
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
-        canaries=check_count(parts["audit"]["canaries"]) if "canaries" in parts["audit"] else 0,
+        canaries=check_count(parts["audit"]["canaries"], target.epsilon) if "canaries" in parts["audit"] else 0,
         trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else CENTRAL,
         prepare=prepare,
         evaluation=_evaluation(tables),

@@ -323,8 +323,8 @@ def _with_records(
         skipped.append(f"membership inference: {error}")
     try:
         if plan.origin.public:
-            tell("reconstructing records from gradients")
-            shown = leakage(plan, records, entropy, public=True, victims=10 if plan.model.linear else _SEARCHED)
+            victims = 10 if plan.model.linear else _SEARCHED
+            shown = leakage(plan, records, entropy, public=True, victims=victims, watch=tell)
         else:
             skipped.append("leakage shows records as they are: only for studies that declare them public")
     except BadValue as error:

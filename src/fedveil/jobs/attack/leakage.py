@@ -4,7 +4,7 @@ The attacked records are shown, so they must be public or synthetic. Never attac
 publish the result. Page: docs/audit-leakage.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.data.records import DataShape, Records
 from fedveil.jobs.attack.observed_runs import first_round, observe, with_noise
+from fedveil.jobs.attack.pace import Pace
 from fedveil.models.loss import NetworkLoss
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
@@ -48,6 +49,7 @@ def leakage(
     factors: Sequence[float] = FACTORS,
     victims: int = 10,
     steps: int = 200,
+    watch: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the attack at each multiple of the plan's noise, ready for JSON: similarity by observer, and pictures.
 
@@ -66,7 +68,10 @@ def leakage(
     shape = square(pictures.shape[1])
     blind = np.delete(pictures, chosen, axis=0).mean(axis=0) if len(records) > len(chosen) else pictures.mean(axis=0)
     rows = []
-    for factor in sorted(set(factors)):
+    levels = sorted(set(factors))
+    pace = Pace(len(levels))
+    for number, factor in enumerate(levels):
+        watch(f"reconstructing records from gradients: noise {number + 1} of {len(levels)}{pace.left(number)}")
         noised = with_noise(plan, factor)
         clients = sorted({int(records.owner[victim]) for victim in chosen})
         seen = observe(noised, records, entropy, clients, noiseless=factor == 0)
