@@ -33,6 +33,7 @@ _CONTENTS = {
     "hiding": "What hiding bought",
     "bounds": "How it is proved",
     "curve": "Other deltas",
+    "generalising": "New records",
     "places": "Round by round",
     "schedule": "How it was trained",
     "traffic": "What is sent",
@@ -67,6 +68,7 @@ def page(view: View) -> str:
         "hiding": bound_sections.hiding(view),
         "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
+        "generalising": bound_sections.generalising(view),
         "places": bound_sections.places(view),
         "schedule": run_sections.schedule(view),
         "traffic": communication.traffic(view),
@@ -96,6 +98,8 @@ def _raised(view: View) -> str:
     quality = None if view.utility is None else view.utility.quality
     if quality is not None and len(quality.classes) == 2:
         return f"“{quality.classes[1].name}”"
+    if view.counted is not None and len(view.counted.classes) == 2:
+        return f"“{view.counted.classes[1]}”"
     return "the second class" if view.plan.data.classes == 2 else "a larger number"
 
 

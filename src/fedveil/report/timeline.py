@@ -33,16 +33,16 @@ def timeline_in(folder: Path) -> Timeline | None:
     if not (folder / FILE).exists():
         return None
     try:
-        told = read_object(read_file(folder / FILE, _LARGEST).decode("utf-8"), FILE)
-        found = tuple(
+        content = read_object(read_file(folder / FILE, _LARGEST).decode("utf-8"), FILE)
+        stretches = tuple(
             Stretch(str(bar["what"])[:_LONGEST], 1000 * float(bar["start"]), 1000 * float(bar["seconds"]))
-            for bar in told["bars"]
+            for bar in content["bars"]
         )
-        if not found or not all(math.isfinite(one.end) and one.start >= 0 and one.length >= 0 for one in found):
+        if not stretches or not all(math.isfinite(one.end) and one.start >= 0 and one.length >= 0 for one in stretches):
             raise ValueError("times must be finite, and none before the first")
     except (KeyError, TypeError, ValueError) as error:
         raise BadValue(f"{FILE} must be as --trace wrote it ({error}); remove it, and report again.") from error
-    return Timeline(found)
+    return Timeline(stretches)
 
 
 def timeline_section(timeline: Timeline | None) -> Markup | None:
@@ -53,6 +53,6 @@ def timeline_section(timeline: Timeline | None) -> Markup | None:
         f"The round of the median time took {timeline.length:,.0f} ms, as the aggregator measured it. Waiting for the"
         " sites holds the way to them and back, and the work of the slowest. Who was asked is not shown."
     )
-    told = "; ".join(f"{one.label}: {one.length:.1f} ms, from {one.start:.1f} ms" for one in timeline.stretches)
-    picture = stretches_chart("round", "A round in milliseconds", told, timeline.stretches)
+    description = "; ".join(f"{one.label}: {one.length:.1f} ms, from {one.start:.1f} ms" for one in timeline.stretches)
+    picture = stretches_chart("round", "A round in milliseconds", description, timeline.stretches)
     return folded("timeline", "A round on its way", paragraph(text), picture)

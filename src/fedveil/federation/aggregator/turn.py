@@ -172,17 +172,17 @@ def ask_all(
 
     ``who``: what the message calls a site.
     """
-    found = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
+    result = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
     for site in sorted(asked):
-        if site not in found:
+        if site not in result:
             raise SiteRefused(
                 f"{who} {site} did not answer within {timeout:.0f} seconds. Is its guard running, and its node? "
                 "Go on with --resume."
             )
-        answer = found[site]
+        answer = result[site]
         if answer.kind == "refused":
             raise SiteRefused(f"{who} {site} refuses: {reason(answer)}. Go on with --resume.")
-    return found
+    return result
 
 
 def reason(answer: Answer) -> str:

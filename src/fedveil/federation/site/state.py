@@ -86,12 +86,12 @@ def load_state(path: Path) -> SiteState:
     except FileNotFoundError:
         return SiteState()
     try:
-        found = SiteState(**read_object(text, path.name))
+        result = SiteState(**read_object(text, path.name))
     except (ValueError, TypeError) as error:
         raise BadValue(f"The site's memory {path} cannot be used ({error}). This run cannot go on here.") from error
-    whole = all(type(number) is int for number in (found.number, found.round, found.opened))
+    whole = all(type(number) is int for number in (result.number, result.round, result.opened))
     require(whole, f"The site's memory {path}", "hold whole numbers", text[:80])
-    return found
+    return result
 
 
 def save_state(path: Path, state: SiteState) -> None:
