@@ -17,7 +17,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.measuring import Measurer
-from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import MISSING_WORD, Columns, Outline
 from fedveil.stages.prepare.contributions import range_counts
 from fedveil.stages.prepare.learn import learn
@@ -111,7 +111,7 @@ def learned(numbers: Matrix, by: Measurer, outline: Outline) -> LearnedRule:
         smallest_client=len(numbers) // by.clients,
         bound=outline.total,
     )
-    planned, outline = settled(PrepareRequest(classes=True), outline, shape, by.target, by.trust)
+    planned, outline = settle_preparation(PrepareRequest(classes=True), outline, shape, by.target, by.trust)
     targets = (np.arange(len(numbers)) % 4 == 0).astype(np.float64)
     return learn(
         planned,
@@ -315,7 +315,7 @@ class TestComponents:
             records=rows, features=11, classes=2, clients=rows, largest_client=1, smallest_client=1, bound=2**0.5
         )
         request = PrepareRequest(share=0.9, components=10)
-        planned, outline = settled(request, self.outline, shape, by.target, CENTRAL)
+        planned, outline = settle_preparation(request, self.outline, shape, by.target, CENTRAL)
         assert [one.name for one in planned.measurements] == ["means", "moments"]
         return numbers, learn(planned, outline, Columns(numbers=numbers, texts={}), np.zeros(rows), 2, rows, by)
 
@@ -343,4 +343,4 @@ class TestComponents:
             records=100, features=65, classes=2, clients=1, largest_client=100, smallest_client=100, bound=2**0.5
         )
         with pytest.raises(BadValue, match=r"prepare\.components must be below the 64 features"):
-            settled(PrepareRequest(components=64), outline, shape, PLENTY, CENTRAL)
+            settle_preparation(PrepareRequest(components=64), outline, shape, PLENTY, CENTRAL)

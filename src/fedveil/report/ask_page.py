@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedveil.certificate.certify import MeasuredCertificate
-from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Box, Line, Row, axis, boxes_chart, lines_chart, rows_chart, squares_chart
+from fedveil.report.costs import cost_section
 from fedveil.report.markup import (
     Markup,
     code,
@@ -163,18 +163,10 @@ def _shown(value: Any) -> str:
 
 
 def _cost(certificate: MeasuredCertificate) -> Markup:
-    rows = []
-    for one in certificate.guarantees:
-        epsilon = finite_or_none(one.answer.epsilon)
-        promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", certificate.sees[one.adversary]])
     words = paragraph(
         "All questions together were charged once in the ledger of these data, before anything was measured. The "
         "certificate is beside this page; ",
         code("fedveil certify"),
         " recomputes it.",
     )
-    costs = table("What each observer learns at most", ["observer", "epsilon", "delta", "sees"], rows, numbers=(1, 2))
-    total = certificate.data_set
-    whole = None if total is None else paragraph(total.sentence(certificate.plan.target.adversary))
-    return section("cost", "What it cost", words, costs, whole)
+    return cost_section(certificate, words)

@@ -20,6 +20,11 @@ class PrivateHuberRegressor(RegressorMixin, PrivateLinear):  # type: ignore[misc
     Targets are cut to ``target_range`` and mapped to [-1, 1]; errors above ``threshold``, in that scale, count
     linearly. A range that is given is public; without one it is learned with noise, as the ranges of the columns are,
     and is ``target_range_`` after fitting. The other parameters are those of :class:`PrivateLogisticRegression`.
+
+    Example::
+
+        model = fedveil.PrivateHuberRegressor(epsilon=1.0, target_range=(0.0, 500.0)).fit(X, y)
+        model.predict(X), model.certificate_
     """
 
     def __init__(

@@ -44,8 +44,8 @@ def bins_of(numbers: NDArray[np.float64]) -> Indices:
     exponent = np.frexp(np.minimum(size, 2.0**MOST))[1].astype(np.int64) - 1  # floor of the logarithm, exactly
     place = np.clip(exponent, LEAST, MOST - 1) - LEAST + 1
     place = np.where(size < 2.0**LEAST, 0, place)
-    found = ZERO + np.where(numbers < 0, -place, place)
-    return np.asarray(np.where(gone, MISSING, found), dtype=np.int64)
+    result = ZERO + np.where(numbers < 0, -place, place)
+    return np.asarray(np.where(gone, MISSING, result), dtype=np.int64)
 
 
 _NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk, or one side of zero the other
@@ -123,8 +123,10 @@ def model_range(counts: Vector, records: int, deviation: float) -> Range:
     Numbers that merely begin near zero (an age, a share, a waiting time) have few records in the small magnitudes, and
     a straight line through them says more than one through their logarithms.
     """
-    found = range_of(counts, records, deviation)
-    return found if found.unit == 0 or _octaves(counts[:VALUES], deviation) > _BENT else Range(found.low, found.high)
+    result = range_of(counts, records, deviation)
+    return (
+        result if result.unit == 0 or _octaves(counts[:VALUES], deviation) > _BENT else Range(result.low, result.high)
+    )
 
 
 def _octaves(counts: Vector, deviation: float) -> float:
@@ -198,9 +200,9 @@ def _bulk(counts: Vector) -> tuple[int, int]:
     """
     alone, pair = int(np.argmax(counts)), counts[:-1] + counts[1:]
     first = int(np.argmax(pair))
-    found, strength = (alone, alone), float(counts[alone])
+    result, strength = (alone, alone), float(counts[alone])
     if pair[first] / math.sqrt(2) > strength:
-        found, strength = (first, first + 1), float(pair[first]) / math.sqrt(2)
+        result, strength = (first, first + 1), float(pair[first]) / math.sqrt(2)
     above, below = counts[ZERO + 1 :], counts[:ZERO][::-1]  # by magnitude
     for many in range(1, _SIDES + 1):
         sides = [np.convolve(side, np.ones(many), "valid") for side in (above, below)]
@@ -209,8 +211,8 @@ def _bulk(counts: Vector) -> tuple[int, int]:
         strengths = np.where(even, both / math.sqrt(2 * many), -math.inf)
         best = int(np.argmax(strengths))
         if strengths[best] > strength:
-            found, strength = (ZERO - best - many, ZERO + best + many), float(strengths[best])
-    return found
+            result, strength = (ZERO - best - many, ZERO + best + many), float(strengths[best])
+    return result
 
 
 def _unit(low: int, high: int, shown: "np.ndarray[tuple[int], np.dtype[np.intp]]") -> float:
