@@ -106,8 +106,8 @@ class Correlation(Question):
         width = 1 + len(self.columns)
         moments = symmetric(sums, width) * width
         count = max(float(moments[0, 0]), 1.0)
-        least = [float(np.diag(one).min()) for one in (state.matrix, _covariance(moments))]
-        if not _is_sure(_SURE_SPREAD, *least, noise * width):
+        before, now = (float(np.diag(one).min()) for one in (state.matrix, _covariance(moments)))
+        if not _is_sure(_SURE_SPREAD, before, now, noise * width):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
         first, second = np.triu_indices(width - 1, 1)
 
