@@ -109,7 +109,9 @@ def test_all_stages_of_a_run_count_every_record_of_a_person(base: Path, neighbou
     method = plan.method
     assert isinstance(method, DpSgd)
     assert plan.preparation
-    squares = sum(1 / one.noise**2 for one in plan.preparation.measurements)
+    counts = 2.0 if neighbours == "replace-one" else 1.0  # which move by the root of 2 where other sums move by 2
+    less = [1.0 if one.name == "means" else counts for one in plan.preparation.measurements]
+    squares = sum(1 / (one.noise**2 * own) for own, one in zip(less, plan.preparation.measurements, strict=True))
     squares += 4 / method.client_settings[0].noise ** 2
     expected = gaussian_epsilon(3 * moved * math.sqrt(squares), 1e-5)
     assert promise(plan, "every-model").epsilon == pytest.approx(expected, rel=2e-3)

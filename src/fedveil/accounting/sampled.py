@@ -15,7 +15,7 @@ import numpy as np
 from fedveil.accounting.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, withdrawn
 from fedveil.accounting.hidden import first_rounds, per_round, rounds_of, until_release
 from fedveil.core.values import Vector
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
 from fedveil.theory.closing import Part, at_once, check_plan, lengths, own_lengths
@@ -262,7 +262,9 @@ def _stop_pieces(run: LastIterate) -> Stops | None:
 def _whole_passes(run: LastIterate, passes: int) -> LastIterate:
     """Return the first passes of the run, with nothing after them."""
     steps, noise = (per_round(v, run)[: passes * run.rounds].tolist() for v in (run.step_size, run.noise_std))
-    return replace(run, passes=passes, stopping="end", further=None, step_size=tuple(steps), noise_std=tuple(noise))
+    return replace(
+        run, passes=passes, stopping="end", further=NO_FURTHER_ROUNDS, step_size=tuple(steps), noise_std=tuple(noise)
+    )
 
 
 def _grouped_stops(run: LastIterate, first: int, constant: bool) -> Stops | None:
@@ -301,7 +303,8 @@ def _evaluator(
             value = worst_upper(pairs(delta).alternatives, left)
         except OverflowError:  # beyond what the grids hold: nothing is promised
             value = math.inf
-        if run.order == "independent" and delta < _TINY:  # an exchange dominates, and its roundings are relative
+        # An exchange dominates: its roundings are relative, and it is finite where the grids of zero-out are too short.
+        if run.order == "independent" and (delta < _TINY or math.isinf(value)):
             with suppress(OverflowError):
                 value = min(value, _exchange(replace(run, neighbours="replace-one"), name, delta)[1](left))
         return value
@@ -314,6 +317,9 @@ def _evaluator(
                 log_bound = log_delta_upper(pairs(_USUAL).alternatives, at)
         except OverflowError:
             log_bound = 0.0
+        if run.order == "independent" and not _exchanged(run) and log_bound >= 0:  # as for epsilon
+            with suppress(OverflowError):
+                log_bound = _exchange(replace(run, neighbours="replace-one"), name, _USUAL)[0](at)
         return min(math.log(math.exp(min(log_bound, 0.0)) + chance(_USUAL)), 0.0)
 
     many = (lambda size: again(run, size)) if exact_groups and group == 1 else None

@@ -35,6 +35,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """What took some time: its label, when it began, and how long it took."""
+
+    label: str
+    start: float
+    length: float
+
+    @property
+    def end(self) -> float:
+        """When it was over."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line; the points need not be evenly spaced."""
 
@@ -165,6 +179,22 @@ def spans_chart(name: str, title: str, description: str, spans: Sequence[Span], 
     """Return one row each: a bar up to what is reached, an open bar for the rest, a line at what is promised."""
     height = _ROW * len(spans)
     parts = [_across(scale, height), *(_span(span, scale, _ROW * index) for index, span in enumerate(spans))]
+    return picture(name, title, description, height + 26, *parts, kind="rows")
+
+
+def stretches_chart(name: str, title: str, description: str, stretches: Sequence[Stretch]) -> Markup:
+    """Return one row each: a bar from when it began to when it was over."""
+    scale = axis([one.end for one in stretches], log=False)
+    height = _ROW * len(stretches)
+    parts: list[object] = [_across(scale, height)]
+    for index, one in enumerate(stretches):
+        label, middle = tag("text", one.label, x=0, y=_ROW * index + 16, class_="label"), _ROW * index + 31
+        start, end = scale.share(max(one.start, 0.0)), scale.share(one.end)
+        parts += [
+            label,
+            _bar(start, max(end, start + 0.3), middle, "bar best"),
+            _beside(f"{one.length:.1f}", end, middle),
+        ]
     return picture(name, title, description, height + 26, *parts, kind="rows")
 
 

@@ -14,6 +14,7 @@ from fedveil.report.markup import Markup, concat, head, tag
 from fedveil.report.receipt import forgotten_section
 from fedveil.report.regulator.document import regulator
 from fedveil.report.shapes import shape_section
+from fedveil.report.timeline import timeline_section
 from fedveil.report.view import View, view_of
 from fedveil.stages.train.registry import title_of
 
@@ -32,9 +33,11 @@ _CONTENTS = {
     "hiding": "What hiding bought",
     "bounds": "How it is proved",
     "curve": "Other deltas",
+    "generalising": "New records",
     "places": "Round by round",
     "schedule": "How it was trained",
     "traffic": "What is sent",
+    "timeline": "A round on its way",
     "assumptions": "Assumptions",
     "regulator": "For a regulator",
     "checking": "Check it yourself",
@@ -65,9 +68,11 @@ def page(view: View) -> str:
         "hiding": bound_sections.hiding(view),
         "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
+        "generalising": bound_sections.generalising(view),
         "places": bound_sections.places(view),
         "schedule": run_sections.schedule(view),
         "traffic": communication.traffic(view),
+        "timeline": timeline_section(view.timeline),
         "assumptions": run_sections.assumptions(view),
         "regulator": regulator(view),
         "checking": run_sections.checking(view),
@@ -93,6 +98,8 @@ def _raised(view: View) -> str:
     quality = None if view.utility is None else view.utility.quality
     if quality is not None and len(quality.classes) == 2:
         return f"“{quality.classes[1].name}”"
+    if view.counted is not None and len(view.counted.classes) == 2:
+        return f"“{view.counted.classes[1]}”"
     return "the second class" if view.plan.data.classes == 2 else "a larger number"
 
 

@@ -129,20 +129,18 @@ def _sums_seen(plan: MeasuredPlan, present: bool, runs: int, entropy: Entropy, b
     Victim k has the numbers 2k and 2k + 1 of every sum to itself. Counts never point apart: there the opposite counts
     elsewhere.
     """
+    replaced = plan.target.neighbours == "replace-one"
     games = min(_WIDTH, plan.data.clients) if plan.target.unit == "client" else _WIDTH
     owner = np.arange(games) % plan.data.clients
-    elsewhere = plan.counts and plan.target.neighbours == "replace-one"
-    ahead, other = 1, 0
-    if not present:
-        ahead = -1 if plan.target.neighbours == "replace-one" and not plan.counts else 0
-        other = 1 if elsewhere else 0
-    own = np.kron(np.eye(games, dtype=np.int64), np.array([[ahead, other]]))  # a victim a row
     blocks = []
     for block in range(-(-runs // games)):
         key = Entropy(entropy.words(f"sums {present}", block, 4).tobytes(), private=entropy.private)
         measures = by(Here(plan, key).measures(plan.stage, Rows(owner, plan.data.clients, np.arange(games)), {}))
         ratios = np.zeros(games)
         for one in plan.sums.measurements:
+            elsewhere = replaced and one.counts
+            absent = [0, 1] if elsewhere else [-1 if replaced else 0, 0]
+            own = np.kron(np.eye(games, dtype=np.int64), np.array([[1, 0] if present else absent]))  # a victim a row
             noisy = measures.noisy_sum(replace(one, size=2 * games), _Added(int(one.bound * STEPS) * own), 2 * games)
             ratios += (noisy[::2] - noisy[1::2] * elsewhere) / (one.noise**2 * one.bound)
         blocks.append(ratios)
