@@ -333,8 +333,8 @@ class Game:
     def decided(self) -> bool:
         """Whether more runs are of no use: the claim is refuted, all runs were made, or they would not refute it.
 
-        The last is a forecast: even if every bet won from now on by 2.5 standard errors more than it did, the fortune after
-        all runs would be too small. Giving up early cannot accuse anybody, and costs little power.
+        The last is a forecast: even if every bet won from now on by 2.5 standard errors more than it did, the fortune
+        after all runs would be too small. Giving up early cannot accuse anybody, and costs little power.
         """
         if self.broken or self.played >= self.runs:
             return True
