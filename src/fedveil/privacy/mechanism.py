@@ -6,7 +6,7 @@ A published class never changes its meaning: old records must certify to the sam
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Final, Literal, final
 
 import numpy as np
 
@@ -154,6 +154,21 @@ class FurtherRounds:
             require(bad is None, f"FurtherRounds.{name}", f"be positive and lie in [{low:g}, {high:g}]", bad)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class NoFurtherRounds:
+    """The run's own last round is the last one before the release. It is false."""
+
+    rounds: ClassVar[int] = 0
+    batch: ClassVar[int] = 1
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+NO_FURTHER_ROUNDS: Final = NoFurtherRounds()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastIterate:
     """Noisy projected gradient steps of which only the last model is released.
@@ -200,7 +215,7 @@ class LastIterate:
     neighbours: Neighbours = "replace-one"
     rate: float | None = None
     largest_batch: int | None = None
-    further: FurtherRounds | None = None
+    further: FurtherRounds | NoFurtherRounds = NO_FURTHER_ROUNDS
 
     def __post_init__(self) -> None:
         settle(self, whole, "rounds", "passes", "records", "place", "largest_batch")
@@ -232,7 +247,7 @@ class LastIterate:
     @property
     def until_release(self) -> int:
         """Number of rounds before the release: those of all passes, and those that go on without the unit."""
-        return self.total + (self.further.rounds if self.further is not None else 0)
+        return self.total + self.further.rounds
 
 
 def _check_counts(run: LastIterate) -> None:
@@ -240,7 +255,7 @@ def _check_counts(run: LastIterate) -> None:
     require(1 <= run.rounds <= most, "LastIterate.rounds", f"lie between 1 and {most}", run.rounds)
     require(1 <= run.passes <= PASSES, "LastIterate.passes", f"lie between 1 and {PASSES}", run.passes)
     require(run.total <= most, "LastIterate.rounds * passes", f"be at most {most}", run.total)
-    known = run.further is None or isinstance(run.further, FurtherRounds)
+    known = isinstance(run.further, FurtherRounds | NoFurtherRounds)
     require(known, "LastIterate.further", "be further rounds, or left out", run.further)
     rule = f"be at most {most} together with the rounds before"
     require(run.until_release <= most, "FurtherRounds.rounds", rule, run.until_release)
@@ -327,7 +342,7 @@ def _check_choices(run: LastIterate) -> None:
             getattr(run, name),
         )
     _check_neighbours("LastIterate.neighbours", run.neighbours)
-    single = run.noise == "gaussian" or (run.batch == 1 and (run.further is None or run.further.batch == 1))
+    single = run.noise == "gaussian" or run.batch == run.further.batch == 1
     require(
         single,
         "LastIterate.batch",
@@ -432,7 +447,7 @@ def going_on(run: LastIterate, rounds: int) -> LastIterate:
     FurtherRounds(rounds=10, batch=4, step_size=0.5, noise_std=2.0)
     """
     if rounds == 0:
-        return replace(run, further=None)
+        return replace(run, further=NO_FURTHER_ROUNDS)
     batch = run.batch[-1] if isinstance(run.batch, tuple) else run.batch
     step, noise = (v[-1] if isinstance(v, tuple) else v for v in (run.step_size, run.noise_std))
     return replace(run, further=FurtherRounds(rounds=rounds, batch=batch, step_size=step, noise_std=noise))
