@@ -29,7 +29,7 @@ from fedveil.accounting.sampled import least_epsilon
 from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import Vector, number
 from fedveil.privacy.guarantee import Adversary, Answer, Neighbours
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.numerics import check_delta, check_epsilon
 
 _MANY = 50  # rounds of units that draw their own: beyond, bounds take long to work out,
@@ -110,8 +110,8 @@ def views(run: LastIterate, adversary: Adversary, participation: Participation) 
 
     Rounds that go on without the unit hide it from those alone who see nothing but the model after them.
     """
-    if run.further is not None and adversary != "final-model":
-        run = replace(run, further=None)
+    if run.further and adversary != "final-model":
+        run = replace(run, further=NO_FURTHER_ROUNDS)
     if run.sampled:
         return sampled_views(run, adversary, participation)
     if participation.alone and adversary in SERVERS:

@@ -15,7 +15,7 @@ import numpy as np
 from fedveil.accounting.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, withdrawn
 from fedveil.accounting.hidden import first_rounds, per_round, rounds_of, until_release
 from fedveil.core.values import Vector
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
 from fedveil.theory.closing import Part, at_once, check_plan, lengths, own_lengths
@@ -262,7 +262,9 @@ def _stop_pieces(run: LastIterate) -> Stops | None:
 def _whole_passes(run: LastIterate, passes: int) -> LastIterate:
     """Return the first passes of the run, with nothing after them."""
     steps, noise = (per_round(v, run)[: passes * run.rounds].tolist() for v in (run.step_size, run.noise_std))
-    return replace(run, passes=passes, stopping="end", further=None, step_size=tuple(steps), noise_std=tuple(noise))
+    return replace(
+        run, passes=passes, stopping="end", further=NO_FURTHER_ROUNDS, step_size=tuple(steps), noise_std=tuple(noise)
+    )
 
 
 def _grouped_stops(run: LastIterate, first: int, constant: bool) -> Stops | None:

@@ -147,7 +147,14 @@ class Certified(Generic[P]):
 
 @final
 class Certificate(Certified[Plan]):
-    """The certificate of a run that trains."""
+    """The certificate of a run that trains.
+
+    Example::
+
+        certificate = fedveil.run_study("study.toml", out="results").certificate
+        for guarantee in certificate.guarantees:
+            print(guarantee.adversary, guarantee.answer.epsilon)
+    """
 
     __slots__ = ()
 

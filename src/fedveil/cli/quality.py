@@ -42,7 +42,7 @@ def tell_quality(metrics: Mapping[str, Any]) -> None:
         out().print(f"recall / precision ({at}): {', '.join(classes)}", soft_wrap=True)
     useless = no_better(dict(test))
     if useless is not None:
-        out().print(f"WARNING: {useless}", soft_wrap=True)
+        out().print(f"WARNING: {useless}")
 
 
 def tell_evaluation(metrics: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ def tell_evaluation(metrics: Mapping[str, Any]) -> None:
     plain_table(rows)
     unclear = why_unclear(evaluation)
     if unclear is not None:
-        out().print(f"WARNING: {unclear}", soft_wrap=True)
+        out().print(f"WARNING: {unclear}")
 
 
 def _answer(constant: Mapping[str, Any]) -> str:

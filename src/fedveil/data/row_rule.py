@@ -247,7 +247,9 @@ class RowRule:
             near = difflib.get_close_matches(column.name, others, n=1)
             hint = f"Did you mean {near[0]}?" if near else ""
             if not near and stand_in is not None:
-                hint = f"Its fill, {column.fill}, can stand for it if you say so (absent columns: fill)."
+                hint = (
+                    'To fill it as a missing cell is filled: --absent fill, or model.lenient(absent="fill") in Python.'
+                )
             require(False, "The data", f"have the column {column.name!r}, which the model needs", "none", hint)
         return [] if stand_in is None else stand_in
 

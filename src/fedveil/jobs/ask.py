@@ -7,12 +7,14 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from fedveil.certificate.certify import MeasuredCertificate
 from fedveil.core.errors import BadValue, require
+from fedveil.core.notebook import html_table
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import table, write_tables
 from fedveil.data.frames import columns_of_frame
@@ -75,6 +77,15 @@ class AskResult:
     def frame(self, question: str, part: str = "") -> Any:
         """Return a table as a data frame of pandas."""
         return import_module("pandas").DataFrame(self.rows(question, part))  # only those who want frames have it
+
+    def _repr_html_(self) -> str:
+        """Return all answers and their certificate for a notebook."""
+        tables = []
+        for one in self.answers["answers"]:
+            name = one["question"]["name"]
+            tables += [html_table(rows, f"{name} {part}".strip()) for part, rows in one["tables"].items() if rows]
+            tables += [f"<p>{escape(sentence)}</p>" for sentence in one["notes"]]
+        return "".join(tables) + self.certificate._repr_html_()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +325,12 @@ def ask(
     ``questions``: dictionaries or values, as in a question file. ``out``: a folder for certificate, ledger and page; a
     new temporary one if left out. ``tables``: further tables of a question file, such as ``data`` or ``trust``. The
     answer to a question is ``result["its name"]``, as a data frame.
+
+    Example::
+
+        question = {"kind": "mean", "name": "age", "column": "age", "range": [18, 90]}
+        result = fedveil.ask(frame, question, epsilon=0.5)
+        result["age"]  # a data frame with the estimate and its 95% interval
     """
     named = isinstance(data, str | Path)
     records = None if named else len(next(iter(columns_of_frame(data).values())))

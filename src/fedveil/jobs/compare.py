@@ -467,7 +467,10 @@ def compare(
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
     found, loaded = open_any_study(study, data)
     refuse_evaluation(found)
-    hint = "Declare them public, or say [evaluation] private = false: then every observer is charged infinity."
+    hint = (
+        "Declare them public ([data.held_out] public = true), or write [evaluation] private = false: exact scores are "
+        "then published, and the ledger says no guarantee for every observer."
+    )
     free = loaded.test is None or loaded.test_public or found.exact
     require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)
     rule = "be of classes or of a number to be compared"

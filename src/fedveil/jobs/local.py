@@ -113,6 +113,12 @@ class Result:
     """The files of a finished run, read back; ``signature``: of its certificate, or None.
 
     ``allowed``: the code that the run was allowed to import, and its model is.
+
+    Example::
+
+        result = fedveil.run_study("study.toml", out="results")
+        labels = result.model.predict(frame)
+        result.log_to_mlflow("churn")
     """
 
     folder: Path
@@ -279,7 +285,13 @@ def read_given(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTab
 
 
 def plan_study(study: Wanted, data: Given = None, *, module: Function = None, feature_map: Function = None) -> Planned:
-    """Return the plan of a study, without training; functions are given as to :func:`run_study`."""
+    """Return the plan of a study, without training; functions are given as to :func:`run_study`.
+
+    Example::
+
+        planned = fedveil.plan_study("study.toml")  # trains nothing, charges nothing
+        print(planned.draft.reason)
+    """
     found, loaded = open_any_study(with_functions(study, module, feature_map), data)
     return planned_for(found, loaded)
 
@@ -305,6 +317,12 @@ def run_study(
     public if [data] says so, otherwise none), or data sets of PyTorch likewise. ``sign``: a key, or the path of its
     file, that signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and
     [data] would state for them (:func:`fedveil.give` makes names of them).
+
+    Example::
+
+        result = fedveil.run_study("study.toml", out="results")
+        print(result.certificate.guarantees[0].answer.epsilon)
+        labels = result.model.predict(frame)  # a frame with the study's columns, with or without labels
     """
     study = with_functions(study, module, feature_map)
     return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_run)
@@ -324,6 +342,11 @@ def tune_study(
 
     As :func:`run_study`; ``watch`` is told of trials in place of rounds. The whole search is one plan, charged once
     before the first trial, and has one certificate.
+
+    Example::
+
+        result = fedveil.tune_study("study.toml", out="results")  # the study has a [tune] table
+        print(result.certificate.guarantees[0].answer.epsilon)  # of the whole search
     """
     return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_tuned)
 

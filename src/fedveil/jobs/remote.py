@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedveil.core.files import owners_folder, public_folder
+from fedveil.core.files import PUBLIC, owners_folder, public_folder, write_atomically
 from fedveil.core.importing import allowed_now
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
@@ -22,7 +22,7 @@ from fedveil.federation.aggregator.conversation import SECRETS, Conversation, be
 from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
-from fedveil.federation.aggregator.trace import STATUS, RunStatus, Trace
+from fedveil.federation.aggregator.trace import STATUS, TIMELINE, RunStatus, Trace, typical_round
 from fedveil.federation.carrying.trial import TrialNetwork, deal_clients, site_names
 from fedveil.federation.deploy.files import INSIDE, Deployment, Engine, read_deployment
 from fedveil.federation.flower.local import local_network
@@ -113,7 +113,8 @@ def federated(
     """Train across the sites that the carrier reaches; certify and report.
 
     ``preparation``: how records became rows, where this process knows it; otherwise as the sites say. ``trace``: a file
-    for a timeline of the run, which is written also if the run fails. ``goes_on``: as in :class:`Federation`.
+    for a timeline of the run, which is written also if the run fails; the report shows its typical round. ``goes_on``:
+    as in :class:`Federation`.
     """
     kept = Trace(None if trace is None else time.monotonic)
     how = How(resume=resume, watch=watch, tell=tell, system=system or System())
@@ -124,6 +125,8 @@ def federated(
         if trace is not None:
             trace.write_text(kept.text(), encoding="utf-8")
     with sole_use(folder / "private"):
+        if typical := typical_round(kept.text()):
+            write_atomically(folder / TIMELINE, typical.encode(), mode=PUBLIC)
         return conclude(folder, metrics, key, preparation or kept_rule(folder))
 
 

@@ -123,6 +123,10 @@ def synthesise(
     ``seed``: of the rows alone, so that they can be drawn again; the noise of the generator has none. ``module``: of a
     torch generator, a function in place of the name that [generator] would state for it; ``watch`` is told of its
     rounds.
+
+    Example::
+
+        fedveil.synthesise("study.toml", "generator", rows=10_000)  # the study has a [generator] table
     """
     check_rows(rows)
     out, system = Path(out), system or System()
@@ -211,6 +215,10 @@ def sample(
 
     The certificate is recomputed first: rows of a generator that was altered are not covered by it. The module of a
     torch generator of one's own is run, so its name must be allowed (:func:`fedveil.allowing`).
+
+    Example::
+
+        fedveil.sample("generator", rows=5_000, out="more.csv")
     """
     check_rows(rows)
     folder = Path(folder)

@@ -308,8 +308,8 @@ class Plan(Training):
         exact = None
         if self.held_out.exact:
             exact = (
-                f"Exact metrics on {self.held_out.records:,} held-out records that are not public are published: every "
-                "observer is charged an infinite epsilon."
+                f"Exact metrics on {self.held_out.records:,} held-out records that are not public are published: "
+                "the ledger says no guarantee for every observer."
             )
         return tuple(text for text in (exact, loose) if text is not None)
 

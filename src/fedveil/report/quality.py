@@ -142,6 +142,7 @@ class PrivateEvaluation:
     estimates: tuple[Estimate, ...]
     curve: tuple[tuple[float, Estimate], ...]
     unclear: str | None
+    classes: tuple[str, ...] = ()
 
 
 def counted_of(evaluation: Mapping[str, Any] | None) -> PrivateEvaluation | None:
@@ -163,6 +164,7 @@ def counted_of(evaluation: Mapping[str, Any] | None) -> PrivateEvaluation | None
         estimates=tuple(rows),
         curve=tuple((float(row["predicted"]), _estimate("", row["observed"], row["interval"])) for row in bins),
         unclear=why_unclear(evaluation),
+        classes=tuple(map(str, evaluation.get("recall") or ())),
     )
 
 

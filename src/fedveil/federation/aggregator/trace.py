@@ -1,6 +1,7 @@
 """What an aggregator does when: a timeline of a run for ``--trace``, and its present state for ``deploy status``."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ from fedveil.core.strict_json import read_object
 from fedveil.wire.content import Content
 
 STATUS: Final = "status.json"  # in the private folder during the run
+TIMELINE: Final = "timeline.json"  # in the run's folder, for the report
+WAIT: Final = "wait for the sites"
+_OWN: Final = {"who is online", "seal", "push", "advance", "save"}  # what the aggregator does by itself
 _MOST: Final = 200_000  # events of a trace; later ones are dropped
 
 
@@ -56,6 +60,33 @@ class Trace:
                 one["spent"][event["what"]] = round(one["spent"].get(event["what"], 0.0) + event["seconds"], 6)
         listed = [{**one, "seconds": round(one["end"] - one["start"], 6)} for one in rounds.values()]
         return json.dumps({"format": 1, "rounds": listed, "events": events}, indent=1) + "\n"
+
+
+def typical_round(trace: str) -> str:
+    """Return how the round that took the median time was spent, as JSON for the report; nothing if there is none.
+
+    Who was asked, in which round and how many there were may be a secret of the run, and the report is for everybody:
+    all sites are one bar here, from the first one's start to the last one's end, and rounds have no number.
+    """
+    timeline = read_object(trace, "The timeline")
+    if not timeline["rounds"]:
+        return ""
+    middle = sorted(timeline["rounds"], key=lambda one: one["seconds"])[len(timeline["rounds"]) // 2]
+    bars: dict[tuple[int, str], list[float]] = {}
+    exchange, heard = 0, math.inf
+    for event in sorted(timeline["events"], key=lambda one: one["start"]):
+        if event.get("round") != middle["round"]:
+            continue
+        start, what = event["start"] - middle["start"], event["what"]
+        end = start + event["seconds"]
+        if start >= heard:  # all answers were there, so this belongs to what comes next
+            exchange, heard = exchange + 1, math.inf
+        if what not in _OWN:
+            what, heard = WAIT, end if heard == math.inf else max(heard, end)
+        bar = bars.setdefault((exchange, what), [start, end])
+        bar[1] = max(bar[1], end)
+    listed = [{"what": what, "start": start, "seconds": end - start} for (_, what), (start, end) in bars.items()]
+    return json.dumps({"format": 1, "bars": listed}, indent=1) + "\n"
 
 
 def picture(trace: str, width: int = 64) -> str:

@@ -141,6 +141,8 @@ REASONS: Final = {
     "finished": "it has recorded the end of this run",
     "bad-sum": "another party's sum is larger than its records and its noise can make it, or is no whole numbers",
     "changed-round": "it has answered this round to another question, and does not answer it a second time",
+    "changed-answer": "it would answer this round with other numbers than before; start the guard there as it was,"
+    " with the same version of fedveil on the same machine",
     "malformed": "it cannot read the message; do both sides run the same version of fedveil?",
     "no-model": "the question names a round of its records and brings no model",
     "no-roster": "it has not been given the list of the sites' keys of this run",

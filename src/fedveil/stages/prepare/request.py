@@ -86,12 +86,12 @@ _WHAT = {
 
 _LEARNED = {
     "ranges": "column ranges",
-    "categories": "the words of columns of texts",
-    "classes": "how frequent each class is",
+    "categories": "text categories",
+    "classes": "class frequencies",
     "means": "column means",
     "spreads": "column spreads",
-    "moments": "how columns vary together",
-    "cells": "where the values of each column lie",
+    "moments": "column covariances",
+    "cells": "column histograms",
 }
 _SQUARES = "the squares of its scaled and centred numbers"  # spreads of a profile: one number a column
 
@@ -140,4 +140,4 @@ def fact_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, str]]:
     noise = least if least == most else f"{least} to {most}"
     cost = f"{planned.share:.0%} of the privacy budget"
     how = f"each sum over all {target.counted}s carries noise of about {noise}"
-    return [("preparation", f"learns {learned} with {cost}; {how}")]
+    return [("preparation", f"spends {cost} to learn {learned}; {how}")]
