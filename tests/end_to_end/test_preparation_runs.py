@@ -79,9 +79,9 @@ def test_notes_for_the_data_holder_stay_private(tables: dict[str, Any], tmp_path
     tables["model"]["shape"] = "linear"  # of an additive model no row is cut
     run_study(tables, out)
     notes = json.loads((out / "private" / "preparation_notes.json").read_text())["notes"]
-    assert any("longer than the bound" in note for note in notes)
+    assert any("longer than the feature bound" in note for note in notes)
     for path in out.glob("*.*"):
-        assert b"longer than the bound" not in path.read_bytes()
+        assert b"longer than the feature bound" not in path.read_bytes()
     assert not (out / "private" / "key").exists()
 
 
