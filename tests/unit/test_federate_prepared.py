@@ -243,7 +243,7 @@ def test_notes_are_for_the_operator_alone(tmp_path: Path) -> None:
     _, study, trial = started(tmp_path, "dpsgd")
     study = replace(study, model=replace(study.model, curves=Curves(shape="linear")))  # rows of curves are never cut
     there = trial.run(study)
-    assert sum("longer than the bound" in note for note in trial.notes) == 3
+    assert sum("longer than the feature bound" in note for note in trial.notes) == 3
     told = [note.encode() for note in trial.notes]
     for site, envelope in trial.carrier.back:
         body = unseal(envelope, trial.aggregator, trial.cards[site]).body
