@@ -105,13 +105,10 @@ def _curves(name: str, question: Mapping[str, Any], rows: Rows) -> tuple[Markup,
         lines += [Line(label, _stairs(curve, key), "weak", dots=False) for key in ("population_low", "population_high")]
     last = max(row["time"] for row in rows)
     spoken = "; ".join(f"{label} {one[-1]['estimate']:.0%} at {one[-1]['time']:g}" for label, one in groups.items())
-    names = (question["time"], "surviving")
-    drawing = lines_chart(name, question["name"], spoken, lines, x=Axis(0.0, last), y=Axis(0.0, 1.0), names=names)
-    order = ", ".join(groups)
-    return (
-        drawing,
-        f"Curves of {order} (the first is drawn strongest), each between its 95% bands of noise and sampling.",
-    )
+    names, frame = (question["time"], "surviving"), (Axis(0.0, last), Axis(0.0, 1.0))
+    ends = [(one[-2]["estimate"], label) for label, one in groups.items()] if len(groups) > 1 else []  # the last level
+    drawing = lines_chart(name, question["name"], spoken, lines, x=frame[0], y=frame[1], names=names, ends=ends)
+    return drawing, "Curves, each between its 95% bands of noise and sampling."
 
 
 def _stairs(rows: Rows, key: str) -> list[tuple[float, float]]:
