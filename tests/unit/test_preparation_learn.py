@@ -23,7 +23,7 @@ from fedveil.stages.prepare.contributions import range_counts
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule, frequent
 from fedveil.stages.prepare.loading import Unprepared
-from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, VALUES, ZERO, Range, bins_of, range_of
+from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, VALUES, ZERO, Range, bins_of, model_range, range_of
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import Measurement
 from fedveil.sums.masks.rounds import SecureSumming
@@ -65,6 +65,18 @@ def test_rare_but_certain_magnitudes_bend_the_scale() -> None:
     assert found.unit > 1
     zero, some = found.scaled(np.array([0.0, 3000.0]))
     assert some - zero > 0.5  # a straight scale would leave 0.09 between them
+
+
+@pytest.mark.parametrize("one", [1.0, -1.0])
+def test_zeros_beside_ones_are_not_lost_in_the_noise(one: float) -> None:
+    numbers = np.where(np.arange(690) < 130, 0.0, one)
+    noisy = counted(numbers)
+    noisy[ZERO] -= 40.0  # too few to stand out of noise of this deviation
+    apart = np.abs(np.diff(model_range(noisy, 690, deviation=70.0).scaled(np.array([0.0, one]))))
+    assert apart > 0.4
+    ones = model_range(counted(np.full(690, one)), 690, deviation=3.0)  # here no zeros are surely there
+    assert sorted((abs(ones.low), abs(ones.high))) == [1.0, 2.0]
+    assert model_range(counted(np.full(690, 40.0)), 690, deviation=70.0).low == 32.0  # whole numbers differ there
 
 
 def test_noise_alone_stays_a_range() -> None:

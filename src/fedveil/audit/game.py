@@ -172,7 +172,7 @@ def runs_to_refute(claim: Claim, alarm: float) -> float:
 FEWEST, MOST = 40, 10_000_000
 CHOOSING = 0.1  # share of the runs that only choose
 _RIDGE = 1e-12  # keeps the discriminant defined if features are linearly dependent
-_DOUBT = 3.0  # standard errors by which the bets may still do better than they did, before a game is given up
+_DOUBT = 2.5  # standard errors by which the bets may still do better than they did, before a game is given up
 _REGION = 0.05  # false alarm of the region in the picture
 
 
@@ -333,7 +333,7 @@ class Game:
     def decided(self) -> bool:
         """Whether more runs are of no use: the claim is refuted, all runs were made, or they would not refute it.
 
-        The last is a forecast: even if every bet won from now on by three standard errors more than it did, the fortune
+        The last is a forecast: even if every bet won from now on by 2.5 standard errors more than it did, the fortune
         after all runs would be too small. Giving up early cannot accuse anybody, and costs little power.
         """
         if self.broken or self.played >= self.runs:

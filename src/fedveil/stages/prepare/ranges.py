@@ -55,7 +55,7 @@ _FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thou
 _HINT: Final = 2.0  # deviations from which on a bin beside a target's range joins, and up to which it may be hidden
 _OCTAVES: Final = 4  # magnitudes that a target's numbers of the other sign may share
 _EMPTY_SHARE: Final = 0.02  # of the records: a bin with fewer counts as empty
-_INNER_SHARE: Final = 0.05  # likewise, for all bins between a target's range and zero
+_INNER_SHARE: Final = 0.05  # likewise, for zero beside ones, and for all bins between a target's range and zero
 _SIDES: Final = 4  # magnitudes on both sides of zero
 _LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
 _BULK: Final = (0.1, 0.9)  # of the records with a number other than zero: what lies between decides about the scale
@@ -121,9 +121,13 @@ def model_range(counts: Vector, records: int, deviation: float) -> Range:
     """Return the same range for a model's column, bent only where the bulk of its numbers spans many magnitudes.
 
     Numbers that merely begin near zero (an age, a share, a waiting time) have few records in the small magnitudes, and
-    a straight line through them says more than one through their logarithms.
+    a straight line through them says more than one through their logarithms. A column that seems to hold nothing but
+    ones is taken for one of zeros and ones unless zeros are surely few: whole numbers have a single value in that bin.
     """
     result = range_of(counts, records, deviation)
+    ones = sorted((abs(result.low), abs(result.high))) == [1.0, 2.0]
+    if ones and counts[ZERO] > _INNER_SHARE * records - _HINT * deviation:
+        return Range(min(result.low, float(EDGES[ZERO])), max(result.high, float(EDGES[ZERO + 1])))
     return (
         result if result.unit == 0 or _octaves(counts[:VALUES], deviation) > _BENT else Range(result.low, result.high)
     )
