@@ -1,7 +1,7 @@
 """Errors of answers beside those of OpenDP and diffprivlib, at equal epsilon, in the same run.
 
     pip install opendp diffprivlib
-    python benchmarks/statistics.py [--questions 40] [--records 3000] [--epsilon 1]
+    python benchmarks/statistics.py [--questions 40] [--records 3000] [--epsilon 1] [--shape normal|skewed|heavy]
 
 All questions of a list share one epsilon (delta 1e-5 where a library can use one): a quarter each of counts,
 histograms of ten cells, means and box plots of five quantiles. OpenDP is tried with Laplace noise and the epsilon split
@@ -22,38 +22,41 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
-from coverage import Noisy, answers, draw, plan_for
+from coverage import RANGES, Noisy, answers, draw, plan_for
 
-SPAN = (-4.0, 4.0)
 AT = (0.05, 0.25, 0.5, 0.75, 0.95)
-EDGES = np.linspace(*SPAN, 11)
 KINDS = ("count", "histogram", "mean", "quantiles")
 
 
-def questions(many: int) -> list[dict[str, Any]]:
+def cells(span: tuple[float, float]) -> Any:
+    """Return the edges of the histograms."""
+    return np.linspace(*span, 11)
+
+
+def questions(many: int, span: tuple[float, float]) -> list[dict[str, Any]]:
     """Return a list of questions, a quarter of each kind."""
     each: dict[str, dict[str, Any]] = {
         "count": {"kind": "count", "where": ["x > 0.5"]},
-        "histogram": {"kind": "histogram", "column": "x", "edges": EDGES.tolist()},
-        "mean": {"kind": "mean", "column": "x", "range": list(SPAN)},
-        "quantiles": {"kind": "quantiles", "column": "x", "range": list(SPAN), "at": list(AT)},
+        "histogram": {"kind": "histogram", "column": "x", "edges": cells(span).tolist()},
+        "mean": {"kind": "mean", "column": "x", "range": list(span)},
+        "quantiles": {"kind": "quantiles", "column": "x", "range": list(span), "at": list(AT)},
     }
     return [{**each[kind], "name": f"{kind} {k}"} for k in range(max(1, many // 4)) for kind in KINDS][:many]
 
 
-def truth(x: Any) -> dict[str, Any]:
+def truth(x: Any, span: tuple[float, float]) -> dict[str, Any]:
     """Return the records' own numbers."""
     return {
         "count": (x > 0.5).sum(),
-        "histogram": np.histogram(x, EDGES)[0],
+        "histogram": np.histogram(x, cells(span))[0],
         "mean": x.mean(),
         "quantiles": np.quantile(x, AT),
     }
 
 
-def ours(many: int, records: int, epsilon: float) -> Any:
+def ours(many: int, records: int, epsilon: float, span: tuple[float, float]) -> Any:
     """Return a function from records and a generator to our answers."""
-    asked = questions(many)
+    asked = questions(many, span)
     plan = plan_for(asked, records, epsilon)
     print(f"fedveil: {plan.sums.law} noise")
 
@@ -69,7 +72,7 @@ def ours(many: int, records: int, epsilon: float) -> Any:
     return answer
 
 
-def opendp(many: int, records: int, epsilon: float, gaussian: bool) -> Any:
+def opendp(many: int, records: int, epsilon: float, span: tuple[float, float], gaussian: bool) -> Any:
     """Return the same of OpenDP; with Laplace noise, or with Gaussian noise composed by zCDP."""
     import opendp.prelude as dp
 
@@ -91,7 +94,7 @@ def opendp(many: int, records: int, epsilon: float, gaussian: bool) -> Any:
 
     # A quantile is drawn with epsilon p among candidates: p pure, or p**2 / 8 in zCDP; five of them share a question.
     each = math.sqrt(8 * rho / len(AT)) if gaussian else part / len(AT)
-    grid = np.linspace(*SPAN, 257)
+    grid = np.linspace(*span, 257)
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
 
     def quantile(x: Any, share: float) -> float:
@@ -107,18 +110,18 @@ def opendp(many: int, records: int, epsilon: float, gaussian: bool) -> Any:
 
     def answer(rows: Any, generator: np.random.Generator) -> dict[str, list[Any]]:
         x = rows["numbers"][:, 0]
-        exact = truth(x)
+        exact = truth(x, span)
         return {
             "count": [noisy(exact["count"], 1.0)],
             "histogram": [noisy(exact["histogram"], math.sqrt(2) if gaussian else 2.0)],
-            "mean": [noisy(exact["mean"], (SPAN[1] - SPAN[0]) / records)],
+            "mean": [noisy(exact["mean"], (span[1] - span[0]) / records)],
             "quantiles": [np.array([quantile(x, share) for share in AT])],
         }
 
     return answer
 
 
-def diffprivlib(many: int, records: int, epsilon: float) -> Any:
+def diffprivlib(many: int, records: int, epsilon: float, span: tuple[float, float]) -> Any:
     """Return the same of diffprivlib."""
     # its models do not load with every scikit-learn, and are not needed
     sys.modules.setdefault("diffprivlib.models", types.ModuleType("diffprivlib.models"))
@@ -130,9 +133,9 @@ def diffprivlib(many: int, records: int, epsilon: float) -> Any:
         x = rows["numbers"][:, 0]
         return {
             "count": [np.array([tools.count_nonzero(x > 0.5, epsilon=part)])],
-            "histogram": [tools.histogram(x, epsilon=part / 2, bins=EDGES, range=SPAN)[0]],
-            "mean": [np.array([tools.mean(x, epsilon=part, bounds=SPAN)])],
-            "quantiles": [tools.quantile(x, list(AT), epsilon=part, bounds=SPAN)],
+            "histogram": [tools.histogram(x, epsilon=part / 2, bins=cells(span), range=span)[0]],
+            "mean": [np.array([tools.mean(x, epsilon=part, bounds=span)])],
+            "quantiles": [tools.quantile(x, list(AT), epsilon=part, bounds=span)],
         }
 
     return answer
@@ -166,25 +169,26 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--repetitions", type=int, default=60)
     parser.add_argument("--draws", type=int, default=5, help="of noise on the same records")
+    parser.add_argument("--shape", choices=RANGES, default="normal", help="of the column, as in coverage.py")
     given = parser.parse_args()
-    many, records, epsilon = given.questions, given.records, given.epsilon
+    many, records, epsilon, span = given.questions, given.records, given.epsilon, RANGES[given.shape]
     libraries = {
-        "fedveil": ours(many, records, epsilon),
-        "opendp gaussian": opendp(many, records, epsilon, True),
-        "opendp laplace": opendp(many, records, epsilon, False),
-        "diffprivlib": diffprivlib(many, records, epsilon),
+        "fedveil": ours(many, records, epsilon, span),
+        "opendp gaussian": opendp(many, records, epsilon, span, True),
+        "opendp laplace": opendp(many, records, epsilon, span, False),
+        "diffprivlib": diffprivlib(many, records, epsilon, span),
     }
     errors: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in libraries}
     for repetition in range(given.repetitions):
         generator = np.random.default_rng([11, repetition])
-        rows = draw("normal", records, generator)
-        exact = truth(rows["numbers"][:, 0])
+        rows = draw(given.shape, records, generator)
+        exact = truth(rows["numbers"][:, 0], span)
         for name, answer in libraries.items():
             for _ in range(given.draws):
                 for kind, values in answer(rows, generator).items():
                     errors[name][kind] += [float(np.abs(one - exact[kind]).mean()) for one in values[:1]]
     means = {name: {kind: float(np.mean(own[kind])) for kind in KINDS} for name, own in errors.items()}
-    print(f"{many} questions, {records} records, epsilon {epsilon:g}, delta 1e-5; mean absolute errors")
+    print(f"{many} questions, {records} records, {given.shape}, epsilon {epsilon:g}, delta 1e-5; mean absolute errors")
     for name, own in means.items():
         print(f"{name:16} " + "  ".join(f"{kind} {own[kind]:9.4g}" for kind in KINDS))
     best = {kind: min(own[kind] for name, own in means.items() if name != "fedveil") for kind in KINDS}

@@ -7,7 +7,7 @@ records is shown. Objective perturbation is that of Kifer, Smith and Thakurta, P
 Minimization, with the Gaussian law; it is implemented here. Peers are no dependency: pip install interpret-core opacus
 diffprivlib; rows of those that are missing are left out. The data lie where benchmarks/accuracy.py says.
 
-``run`` gives the bars for fedveil; ``python -m benchmarks.tables`` prints the table of docs/results/tables.md.
+``run`` gives the bars for fedveil; ``python -m benchmarks.tables`` prints the table of benchmarks/results/tables.md.
 """
 
 import gzip
@@ -308,7 +308,7 @@ def rows_of(name: str) -> Iterator[str]:
 
 
 def main(names: list[str]) -> None:
-    """Print the table of docs/results/tables.md, which is the output of one run."""
+    """Print the table of benchmarks/results/tables.md, which is the output of one run."""
     print("| table | epsilon | method | AUC | accuracy | CPU s |\n|---|---|---|---|---|---|")
     for name in names or list(TASKS):
         for line in rows_of(name):

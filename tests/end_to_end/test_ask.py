@@ -15,7 +15,7 @@ from fedveil.jobs.ask import ask_local, ask_study, plan_questions, profile_at_si
 from fedveil.ledger.entry import read_export
 from fedveil.stages.ask.counts import Count
 from fedveil.stages.prepare.budget import gaussian_epsilon
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 from fedveil.sums.homomorphic.library import has_tenseal
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -100,6 +100,9 @@ def test_a_frame_goes_in_and_frames_come_out(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(people())
     result = fedveil.ask(frame, [Count(name="old", where=("age >= 60",))], epsilon=1.0, out=tmp_path / "out")
+    shown = result._repr_html_()  # the answers, and their certificate
+    assert "old</caption>" in shown
+    assert "Certificate for one record" in shown
     row = result["old"].iloc[0]
     assert row.low <= row.estimate <= row.high
     assert abs(row.estimate - (frame.age >= 60).sum()) < 10 * (row.high - row.low)

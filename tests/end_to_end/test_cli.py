@@ -185,6 +185,12 @@ def test_demo_trains_certifies_and_reports(tmp_path: Path) -> None:
     assert result["metrics"]["test"]["accuracy"] > 0.8  # 95% on average; its columns are learned, nothing is stated
     assert (tmp_path / "demo" / "report.html").exists()
     assert (tmp_path / "demo" / "preparation.json").exists()
+    stable = answer("bounds", "--of", str(tmp_path / "demo"))["bounds"][0]
+    assert stable["name"] == "stable"
+    assert 0 < stable["value"] < math.tanh(result["guarantees"][0]["epsilon"] / 2)  # more than one point of its curve
+    assert "drawn independently" in stable["assumes"]
+    assert called("bounds", "--of", tmp_path / "demo", "--nodes", "3").returncode == 2
+    assert called("bounds").returncode == 2
     left = {path.name for path in _fresh(tmp_path / "demo").iterdir()}  # it may be repeated in the same folder
     assert not left & {"plan.toml", "model.npz", "preparation.json", "private"}
 

@@ -63,15 +63,15 @@ def test_a_run_after_a_profile_states_both(folder: Path, command: Command) -> No
     told = json.loads((folder / "r" / "certificate.json").read_text())
     assert told["data_set"]["runs"] == 2
     assert totals(told)["final-model"] == spent() == pytest.approx(2.0, abs=0.01)
-    assert "All 2 runs on this data set: epsilon " in " ".join(said.out.split())
+    assert "Both runs on this data set: epsilon " in " ".join(said.out.split())
     shown = command("certify", "r", "--json")
     assert totals(json.loads(shown.out)) == totals(told)
     assert json.loads(shown.out)["matches"] is True
-    assert "2 runs" in command("certify", "r").out
+    assert "Both runs" in command("certify", "r").out
     assert command("card", "r").code == 0
     for page in ("report.html", "card.html", "card.md"):
         text = (folder / "r" / page).read_text()
-        assert "All 2 runs on this data set" in text, page
+        assert "Both runs on this data set" in text, page
 
 
 def test_the_only_run_says_so(folder: Path, command: Command) -> None:
@@ -119,7 +119,7 @@ def test_evaluating_profiling_and_tuning_state_it_too(folder: Path, command: Com
     run_study("study.toml", folder / "r")
     said = command("evaluate", "r", "data.csv", "--epsilon", 0.5, "--out", "e")
     assert said.code == 0, said.err
-    assert "All 2 runs on this data set" in " ".join(said.out.split())
+    assert "Both runs on this data set" in " ".join(said.out.split())
     said = command("profile", "data.csv", "--epsilon", 1, "--target", "y", "--out", "p")
     assert "All 3 runs on this data set" in " ".join(said.out.split())
     assert "All 3 runs on this data set" in (folder / "p" / "profile.html").read_text()
@@ -140,8 +140,8 @@ def test_synthesis_states_it(folder: Path, command: Command) -> None:
     (folder / "g.toml").write_text(text.replace("feature_bound = 2.0\n", "scale = { a = [-4, 4], b = [-4, 4] }\n"))
     said = command("synthesise", "g.toml", "--rows", 50, "--out", "g")
     assert said.code == 0, said.err
-    assert "All 2 runs on this data set" in " ".join(said.out.split())
+    assert "Both runs on this data set" in " ".join(said.out.split())
     pages = " ".join(page.read_text() for page in (folder / "g").glob("*.html"))
-    assert "All 2 runs on this data set" in pages
+    assert "Both runs on this data set" in pages
     said = command("synthesise", "g.toml", "--rows", 50, "--out", "g2", "--json")
     assert json.loads(said.out)["data_set"]["runs"] == 3

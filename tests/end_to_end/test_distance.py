@@ -105,9 +105,10 @@ def test_a_masked_run_over_a_bad_line_ends_with_the_bits_of_the_simulation(tmp_p
                 key = network.place(site) / "node.key"
                 network.nodes[site] = start_node(network.processes, link, site, key, network.door(site))
             with network.carrier() as carrier:
-                federated(study, tmp_path / "out", network.deployment, carrier, Held())
+                federated(study, tmp_path / "out", network.deployment, carrier, Held(), trace=tmp_path / "trace")
         assert far.cut >= 3
         assert released(tmp_path / "out").tobytes() == simulated(tmp_path / "out", records)[0].tobytes()
+        assert "A round on its way" in (tmp_path / "out" / "report.html").read_text()
         run = certify(tmp_path / "out", "0").run
         for site in network.deployment.cards:
             with closing(sqlite3.connect(network.records / site / "ledger.sqlite")) as books:

@@ -60,7 +60,8 @@ def test_init_gives_a_study_that_plans(tmp_path: Path, command: Command, monkeyp
     write(tmp_path / "shop.csv", 200)
     said = command("init", "shop.csv", "--out", "open.toml")
     assert said.code == 0
-    assert "open questions (3)" in said.out
+    assert "The study needs answers before it runs:" in said.out
+    assert "  3. " in said.out
     assert "--classes" in said.out
     said = command("init", "shop.csv", "--target", "bought", "--classes", "no,yes", "--ignore", "customer_id")
     assert said.code == 0, said.err

@@ -45,6 +45,11 @@ def test_a_notebook_shows_certificate_quality_and_model(result: fedveil.Result) 
     assert "accuracy" in shown
     assert "<B>" not in shown
     assert shown.count("<table>") == shown.count("</table>") == 2
+    shapes = result.model.shapes()._repr_html_()
+    assert "<B>" not in shapes
+    assert 'scope="col">effect' in shapes
+    answer = result.certificate.guarantees[0].answer._repr_html_()
+    assert "proved by" in answer
 
 
 def test_predictions_keep_the_index(result: fedveil.Result, visits: pd.DataFrame) -> None:

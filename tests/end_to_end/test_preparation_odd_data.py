@@ -59,9 +59,10 @@ def test_odd_columns_are_handled_and_told_to_the_data_holder_alone(tmp_path: Pat
     assert json.loads((out / "metrics.json").read_text())["test"]["accuracy"] > 0.88
     notes = json.loads((out / "private" / "preparation_notes.json").read_text())["notes"]
     for sentence in (
-        "Column 'constant' is constant: it tells nothing.",
-        "Column 'empty' has no values: it tells nothing.",
-        "Column 'words': 100% of the records hold a category that was found too rare.",
+        "Column 'constant' is constant: leave it out (data.ignore).",
+        "Column 'empty' has no values: leave it out (data.ignore).",
+        "Column 'words': 100% of the records hold a category that was found too rare. List its public categories in "
+        "data.categories, or raise epsilon.",
     ):
         assert sentence in notes
         assert sentence in " ".join(told.err.split())

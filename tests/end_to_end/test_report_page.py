@@ -202,6 +202,9 @@ def test_a_seeded_run_is_not_private(pages: Pages) -> None:
     assert "Nothing is promised" in shown
     assert "they do not hold for this run" in shown
     assert not re.search(r"model\.npz covered", shown)
+    assert "generalising" not in sections(
+        pages["seeded"][0]
+    )  # a promise that does not hold proves nothing of new records
 
 
 def test_a_private_flag_that_is_missing_or_odd_is_not_private(tmp_path: Path) -> None:
@@ -283,7 +286,7 @@ def sections(text: str) -> list[str]:
 
 def test_what_is_about_hiding_is_told_of_hidden_runs_only(pages: Pages) -> None:
     text, _ = pages["usual"]
-    assert sections(text)[7:10] == ["hiding", "curve", "places"]
+    assert sections(text)[7:11] == ["hiding", "curve", "places", "generalising"]
     assert "only the last is released" in text
     for name in CASES:
         if name.startswith("open"):

@@ -12,7 +12,7 @@ import pytest
 import fedveil
 from fedveil.core.errors import BadValue
 from fedveil.jobs.measured import measure, measure_local
-from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.remote import How
 from fedveil.ledger.entry import read_export
 from fedveil.sums.homomorphic.library import has_tenseal
 

@@ -55,7 +55,7 @@ def test_a_bundle_alone_is_enough(tmp_path: Path, run: Path) -> None:
     assert model.classes_.tolist() == ["no", "yes"]
     assert model.certificate == json.loads((run / "certificate.json").read_text())
     assert model.plan.hash == model.certificate["plan"]
-    assert repr(model).startswith("ReleasedModel('wards': logistic, 3 columns, NOT PRIVATE")
+    assert repr(model).startswith("ReleasedModel(wards: logistic, 3 columns, NOT PRIVATE")
     assert "<script" not in model._repr_html_()
     assert "age, ward, pressure" in model._repr_html_()
 

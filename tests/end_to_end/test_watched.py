@@ -147,8 +147,8 @@ def test_columns_may_be_left_to_a_private_preparation(place: Path) -> None:
         ({"intervals": [2.0, 2.0]}, r"data\.intervals must be up to 200 ends that are positive and rise"),
         ({"intervals": [0.0, 2.0]}, r"data\.intervals must be up to 200 ends that are positive and rise"),
         ({"intervals": [2.0, float("nan")]}, r"data\.intervals must be"),
-        ({"target_scale": (0.0, 1.0)}, r"data\.intervals must be left out with another rule for labels"),
-        ({"classes": 6}, r"data\.classes must be left out with data\.intervals"),
+        ({"target_scale": (0.0, 1.0)}, r"data\.intervals must be the only rule for labels"),
+        ({"classes": 6}, r"data\.classes must be those that data\.intervals declare"),
         ({"target": None}, r"data\.target must name the column of times"),
     ],
 )

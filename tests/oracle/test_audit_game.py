@@ -65,6 +65,8 @@ def test_the_correct_code_keeps_its_promise_to_every_observer(name: str) -> None
     assert {f.verdict for f in found} == {"consistent"}
     assert advantage({f.adversary: f for f in found}["server-with-secure-aggregation"]) > 0.05  # no empty attack
     assert all(f.measured <= (f.certified or 0.0) for f in found)
+    assert all(f.measured <= f.details["likely"]["epsilon"] for f in found)  # less sure, and more
+    assert all(0 <= f.details["reachable"] <= f.certified for f in found if f.certified)
 
 
 def test_a_stack_is_the_real_run() -> None:

@@ -3,6 +3,7 @@
 False alarms: 1e-6 for each check that is a test (draws, noise); the others are no matter of chance.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from fedveil.accounting.compare import account_for
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding
-from fedveil.audit.training_log import Statement, check_log, read_log
+from fedveil.audit.training_log import Statement, check_log, judge_draws, read_log
 from fedveil.core.errors import BadValue
 from fedveil.jobs.attack.command import Trainer, audit_command, parse_claim, read_rows
 from fedveil.privacy.guarantee import Neighbours
@@ -68,6 +69,53 @@ def test_a_fault_of_the_training_is_caught(tmp_path: Path, fault: str, check: st
     assert broken(log, claimed(log, "zero-out")) == [check]
 
 
+def _changed(log: str, **fault: object) -> str:
+    """The log of a right training, with other rounds."""
+    head, *rounds = log.splitlines()
+    rows = [json.loads(line) for line in rounds]
+    match fault:
+        case {"again": True}:
+            rows[7]["noise"] = rows[2]["noise"]
+        case {"twice": True}:
+            row = next(one for one in rows if one["batch"])
+            row["batch"].append(row["batch"][0])
+            row["norms"].append(row["norms"][0])
+        case {"longer": True}:
+            head = json.dumps(json.loads(head) | {"rounds": len(rows) - 1})
+        case {"sampler": name}:
+            head = json.dumps(json.loads(head) | {"sampler": name})
+    return "\n".join([head, *(json.dumps(row) for row in rows)])
+
+
+def test_rounds_that_are_not_accounted_for_are_caught(tmp_path: Path) -> None:
+    """More rounds than stated, noise that is used again, a record twice in a batch, or in more batches than passes."""
+    log = training(tmp_path)
+    for fault, check in (("longer", "rounds"), ("again", "noise"), ("twice", "draws of the sampler")):
+        assert broken(_changed(log, **{fault: True}), claimed(log, "zero-out")) == [check]
+    once = _changed(log, sampler="shuffled")
+    assert broken(once, claimed(once, "zero-out")) == ["draws of the sampler"]
+    right = _changed(training(tmp_path, "--fault", "shuffled"), sampler="shuffled")
+    assert broken(right, claimed(right, "zero-out")) == []
+
+
+def test_batches_of_one_size_are_seen_whatever_their_size() -> None:
+    """21 of 215 in each round, where coins of 0.1 were meant: the planned size would have been rounded to 22."""
+    generator = np.random.default_rng(0)
+    joined = generator.random((60, 1, 215)).argsort(axis=2) < 21
+    assert judge_draws(joined, order="poisson", rate=0.1).verdict == "broken"
+    coins = generator.random((60, 1, 215)) < 0.1
+    assert judge_draws(coins, order="poisson", rate=0.1).verdict == "consistent"
+
+
+def test_a_log_is_held_to_the_neighbours_that_it_states(tmp_path: Path) -> None:
+    log = training(tmp_path)
+    (tmp_path / "log.jsonl").write_text(log)
+    told = f"epsilon={claimed(log, 'zero-out').epsilon_at(DELTA)},delta={DELTA}"
+    words = ["-m", "fedveil", "audit", "--log", str(tmp_path / "log.jsonl"), "--claim", told, "--quiet"]
+    for more, code in (([], 0), (["--neighbours", "replace-one"], 1)):
+        assert subprocess.run([sys.executable, *words, *more], check=False).returncode == code
+
+
 def test_replaced_records_with_the_reach_of_added_ones_are_caught(tmp_path: Path) -> None:
     log = training(tmp_path)
     assert broken(log, claimed(log, "zero-out"), "replace-one") == ["accounting"]
@@ -110,10 +158,12 @@ def test_a_trainer_with_noise_keeps_its_claim_and_one_without_is_found_out(tmp_p
 def test_many_trainings_play_the_game(tmp_path: Path) -> None:
     said: list[str] = []
     command = f"{sys.executable} {SMALL} {{data}} {{out}} --fault silent --rounds 5 --rate 1 --clip 100"
-    found = audited(tmp_path, command, "epsilon=0.1,delta=0.01", trainings=40, watch=said.append)
+    found = audited(tmp_path, command, "epsilon=0.1,delta=0.01", trainings=40, processes=2, watch=said.append)
     assert (found.attack, found.verdict) == ("distinguishing-game", "broken")
     assert found.details["runs"] <= 40
-    assert "trainings on each data set" in said[0]
+    assert said[0].startswith("1 of at most 80 trainings, at most ")
+    with pytest.raises(BadValue, match="--trainings must be at least"):
+        audited(tmp_path, command, "epsilon=6,delta=0.01", trainings=40)
 
 
 def test_commands_that_do_not_keep_the_contract_are_refused(tmp_path: Path) -> None:

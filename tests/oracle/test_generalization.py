@@ -19,6 +19,7 @@ from fedveil.theory.generalization import (
     mean_node_gap,
     private_information,
     sample_bound,
+    stable_bound,
 )
 from oracle.generalization_tails import Cumulant, federated_sample_bound, inverse_conjugate
 
@@ -226,3 +227,35 @@ def test_simulation_is_repeatable_and_blocks_do_not_matter(monkeypatch: pytest.M
 def test_mean_over_samples_is_what_it_says() -> None:
     tail = Cumulant(lambda lam: lam * lam / 2)
     assert sample_bound(tail, [0.5, 2.0]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_no_private_answer_is_learned_by_heart_beyond_the_stable_bound(exchanged: bool) -> None:
+    """Fair bits, an answer that follows most of them, and a loss of 1 where it differs, over all data sets.
+
+    A bit that is left out counts as half a one, so the answer's log odds then move half as far as if it is turned.
+    """
+    shares = []
+    for epsilon, count in itertools.product((0.2, 1.0, 3.0), (1, 2, 5)):
+        odds = 2 * epsilon if count == 1 else epsilon  # for each bit: a single one may be told with odds e^epsilon
+        gap = 0.0
+        for bits in itertools.product((0, 1), repeat=count):
+            one = 1 / (1 + math.exp(-odds * (sum(bits) - count / 2)))
+            gap += (0.5 - sum(1 - one if bit else one for bit in bits) / count) / 2**count  # a new bit is a coin
+        least = epsilon if exchanged else odds / 2
+        found = stable_bound([(least, 0.0)], exchanged=exchanged)
+        assert 0 < gap <= found
+        shares.append(gap / found)
+    assert not exchanged or max(shares) == pytest.approx(0.5)  # half of all new bits are the old ones
+
+
+def test_the_stable_bound_is_the_largest_distance_that_the_points_allow() -> None:
+    for epsilon, delta in ((0.0, 0.25), (1.0, 0.0), (0.5, 0.1)):
+        found = stable_bound([(epsilon, delta)], exchanged=True)
+        low, high = (1 - found) / 2, (1 + found) / 2  # two coins so far apart are private, and none farther apart are
+        assert high - math.exp(epsilon) * low == pytest.approx(delta, abs=1e-9)
+        assert stable_bound([(epsilon, delta)], exchanged=False) == pytest.approx(min(1.0, 2 * found))
+    assert stable_bound([], exchanged=True) == 1.0
+    assert stable_bound([(900.0, 0.0)], exchanged=True) == 1.0
+    with pytest.raises(ValueError, match="points must be pairs"):
+        stable_bound([(math.nan, 0.1)], exchanged=True)

@@ -265,6 +265,46 @@ def test_without_noise_every_answer_is_the_exact_one() -> None:
     assert math.log(odds["sex = M"]) == pytest.approx(1.0, rel=0.3)
 
 
+@pytest.mark.parametrize("place", [7, 8])
+def test_whether_a_correlation_or_a_linear_model_is_shown_is_not_decided_by_the_noise_that_it_shows(place: int) -> None:
+    """What is shown only where its own noise happened to be small would be biased: an earlier sum decides."""
+    draw = np.random.default_rng(4)
+    age = draw.uniform(0, 100, 2000)
+    rows = list(zip(age, 30 + age + draw.normal(0, 5, 2000), age, age > 50, draw.integers(1, 4, 2000), strict=True))
+    asked, people = {"questions": [{**EVERY[place], "name": "one"}]}, table(rows)  # type: ignore[arg-type]
+    sums = plan(asked, records=2000).sums
+
+    class Twice(Known):
+        def noisy_sum(self, planned: Any, contributions: Any, size: int) -> Any:
+            return contributions(np.arange(2000)) / STEPS if self.sums.pop(0) else np.zeros(size)
+
+    def shown(first: bool) -> int:
+        found = json.loads(Ask().result(asked, sums, people, 2000, Twice([first, True])))["answers"][0]
+        return len(found["tables"][""])
+
+    assert shown(True) > 0
+    assert shown(False) == 0
+
+
+def test_where_no_number_seems_to_be_missing_a_mean_is_over_the_public_number_of_records() -> None:
+    """So its error is that of its sum alone, also far from the middle of its range; a true gap is still seen."""
+    asked = {"questions": [{"kind": "mean", "column": "age", "range": AGE}]}
+    made = plan(asked, records=3000, epsilon=1.0)
+    (part,) = layout_of(asked, OUTLINE, 2).parts(0)
+    deviation = part.noise(made.sums["questions"])
+
+    def row(count: float, where: list[str]) -> dict[str, Any]:
+        own = {"questions": [{**asked["questions"][0], "where": where}]}
+        noisy = np.array([count / 2, -0.8 * 3000 / math.sqrt(2), 0.32 * 3000])
+        found = Ask().result(own, made.sums, table([]), 3000, Known([noisy * part.scale / STEPS]))
+        return dict(json.loads(found)["answers"][0]["tables"][""][0])
+
+    near = 3000 - 1.5 * 2 * deviation
+    assert row(near, [])["estimate"] == pytest.approx(10.0)
+    assert row(near, ["dead == 1"])["estimate"] == pytest.approx(50 - 50 * 2400 / near)
+    assert row(2500, [])["estimate"] == pytest.approx(50 - 50 * 2400 / 2500)
+
+
 def test_settings_read_back_to_the_same_layout() -> None:
     questions = read_questions(EVERY)
     again = read_questions(settings_of(questions)["questions"])

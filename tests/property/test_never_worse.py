@@ -127,3 +127,21 @@ def test_sharing_is_what_counting_all_arrangements_gives(group: int, batches: in
             counts[sum(n * n for n in held.values())] += 1
     total = sum(counts.values())
     assert sharing(group, batches, size) == pytest.approx({at: n / total for at, n in counts.items()}, rel=1e-9)
+
+
+def test_a_record_that_is_left_out_never_costs_more_than_one_that_is_replaced() -> None:
+    """A record that contributes nothing is one of those that may take its place.
+
+    The grids of zero-out end too soon here, and promised nothing.
+    """
+    run = LastIterate(
+        rounds=20, order="independent", step_size=1.0, lipschitz=1.0, smoothness=1.0, strong_convexity=0.3, batch=10**5,
+        noise_std=0.4 / math.sqrt(10**5), records=20 * 10**5, neighbours="zero-out",
+    )  # fmt: skip
+    hidden, replaced = (
+        account_for(each, delta=1e-5)["sampled-shift"].epsilon for each in (run, replace(run, neighbours="replace-one"))
+    )
+    assert hidden <= replaced < 0.8 * account_for(run, delta=1e-5)["unhidden"].epsilon
+    curve = account_for(run, epsilon=hidden * 1.01)["sampled-shift"]
+    assert curve.delta is not None
+    assert curve.delta < 1

@@ -22,7 +22,7 @@ from fedveil.stages.prepare.contributions import (
 )
 from fedveil.stages.prepare.learned import LEVELS, LearnedRule, Number, codes_of
 from fedveil.stages.prepare.ranges import Range
-from fedveil.stages.sums import STEPS, Sums, root_up, whole_client
+from fedveil.stages.sums import STEPS, Measurement, NoisySums, Sums, root_up, whole_client
 
 ROWS, WIDTH = 5, 3
 EVERY = np.arange(ROWS, dtype=np.int64)
@@ -48,13 +48,20 @@ def limit(bound: float, times: int) -> Fraction:
     return (times * Fraction(bound) * STEPS) ** 2
 
 
+def charged(name: str, bound: float, *, counts: bool) -> Fraction:
+    """The squared distance of two contributions that the accountant charges for, when a unit is replaced."""
+    one = Measurement(name=name, size=9, bound=bound, noise=1.0, counts=counts)
+    found = NoisySums(measurements=(one,), share=0.5).mechanism("replace-one")
+    return (Fraction(found.mu) * Fraction(bound) * STEPS) ** 2
+
+
 @given(numbers=tables, row=arrays(np.float64, (1, WIDTH), elements=cells))
 def test_counts_of_magnitudes_move_by_one_count_a_column(numbers: Matrix, row: Matrix) -> None:
     places = range(WIDTH)
     before, after = (
         range_counts(columns, places) for columns in (Columns(numbers=numbers, texts={}), changed(numbers, row))
     )
-    assert moved(before, after) <= limit(root_up(WIDTH), 2)
+    assert moved(before, after) <= charged("ranges", root_up(WIDTH), counts=True)
     without = before(EVERY) - before(EVERY[1:])
     assert sum(int(step) ** 2 for step in without.tolist()) <= limit(root_up(WIDTH), 1)
 
@@ -73,7 +80,7 @@ def test_counts_of_distances_move_by_one_count_a_column(
 
     before, after = sums(Columns(numbers=numbers, texts={})), sums(changed(numbers, row))
     assert before(EVERY).size == LEVELS * WIDTH
-    assert moved(before, after) <= limit(root_up(WIDTH), 2)
+    assert moved(before, after) <= charged("spreads", root_up(WIDTH), counts=True)
     without = before(EVERY) - before(EVERY[1:])
     assert sum(int(step) ** 2 for step in without.tolist()) <= limit(root_up(WIDTH), 1)
 
@@ -93,7 +100,8 @@ def test_means_and_squares_move_by_the_bound(
         return vectors((found - 0.3) ** 2 if squared else found, bound)
 
     before, after = sums(Columns(numbers=numbers, texts={})), sums(changed(numbers, row))
-    assert moved(before, after) <= limit(bound, 2)
+    least = charged("spreads", bound, counts=True) if squared else charged("means", bound, counts=False)
+    assert moved(before, after) <= least <= limit(bound, 2) * (1 + Fraction(1, 2**30))
     for place in range(ROWS):
         alone = before(EVERY[place : place + 1])
         assert sum(int(step) ** 2 for step in alone.tolist()) <= limit(bound, 1)
@@ -178,3 +186,20 @@ def test_rows_of_a_learned_rule_are_bounded_whatever_a_record_holds(
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 30, 10**6 + 1])
 def test_the_root_is_never_below(count: int) -> None:
     assert Fraction(root_up(count)) ** 2 >= count
+
+
+def test_counts_are_charged_for_what_the_farthest_records_move_and_no_more() -> None:
+    before, after = (range_counts(Columns(numbers=np.full((1, WIDTH), x), texts={}), range(WIDTH)) for x in (1.0, -9.0))
+    only = np.zeros(1, dtype=np.int64)
+    change = before(only) - after(only)
+    exact = Fraction(sum(int(step) ** 2 for step in change.tolist()))
+    assert exact <= charged("ranges", root_up(WIDTH), counts=True) <= exact * (1 + Fraction(1, 2**30))
+
+
+@pytest.mark.parametrize("name", ["means", "moments", "scores", "errors"])
+def test_what_may_point_apart_is_never_charged_as_counts(name: str) -> None:
+    with pytest.raises(ValueError, match=r"prepare\.counts must be true or false, and false for means, moments"):
+        Measurement(name=name, size=3, bound=1.0, noise=2.0, counts=True)
+    ahead, back = (vectors(np.array([[sign, 0.0, 0.0]]), 1.0)(np.zeros(1, dtype=np.int64)) for sign in (1.0, -1.0))
+    apart = sum(int(step) ** 2 for step in (ahead - back).tolist())
+    assert charged("x", 1.0, counts=True) < apart <= limit(1.0, 2)

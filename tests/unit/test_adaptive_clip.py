@@ -159,7 +159,7 @@ def test_a_record_moves_a_release_by_at_most_one_and_an_exchange_by_two(sampling
 
     def released(features: Any, targets: Any) -> np.ndarray:
         client = Client(plan, method, 0, features, targets, KEY)
-        assert client.adaptive is not None
+        assert client.adaptive
         return np.stack([client.noised_units(client.adaptive, w, turn) for turn in range(3)])
 
     here = released(records.features, records.targets)
@@ -262,7 +262,7 @@ def test_a_belief_is_kept_between_rounds_and_begins_flat() -> None:
     records = some_records(80, clients=1)
     plan = plan_for(records, {"kind": "dpsgd", "clip": {"start": 9.0}, "rate": 0.5, "rounds": 6})
     assert isinstance(plan.method, DpSgd)
-    assert plan.method.adaptive is not None
+    assert plan.method.adaptive
     assert plan.method.adaptive.rate is None
     one = Client(plan, plan.method, 0, records.features, records.targets, KEY)
     fresh = Client(plan, plan.method, 0, records.features, records.targets, KEY)

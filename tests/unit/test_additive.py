@@ -206,7 +206,7 @@ def test_everything_stated_trains_without_a_measurement(tmp_path: Path) -> None:
     study = tables(shape="additive", knots_at={"age": [18, 40, 54, 70, 90], "pay": [0, 20, 400]})
     study["data"]["categories"] = {"ward": ["A", "B", "C"]}
     model = run_study(study, tmp_path / "out", data=made()).model
-    assert model.plan.model.knots_at is not None
+    assert model.plan.model.curves.knots_at
     assert len(model.predict(made(5))) == 5
 
 

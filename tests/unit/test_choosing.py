@@ -29,7 +29,7 @@ from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.observe import ATTACK_VIEW
 from fedveil.stages.train.dpsgd.rounds import costs_of_segments
 from fedveil.stages.train.registry import facts_of
-from fedveil.stages.train.settings import Choice, Purse, plateau
+from fedveil.stages.train.settings import IN_ORDER, Choice, Purse, plateau
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Refused
 from unit.plans import some_records
@@ -66,7 +66,7 @@ def choosing(*wanted: int) -> Any:
 
 
 def budget_of(method: DpSgd) -> float:
-    assert method.choice is not None
+    assert method.choice
     return method.choice.budget
 
 
@@ -164,7 +164,7 @@ class TestTheRun:
         fixed = replace(
             dpsgd(plan),
             client_settings=tuple(dpsgd(plan).client_settings[k] for k in sequence),
-            choice=None,
+            choice=IN_ORDER,
         )
         theirs = train(replace(plan, method=fixed), records, KEY).model
         assert ours.chosen == sequence

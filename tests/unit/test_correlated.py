@@ -175,7 +175,7 @@ def test_a_server_that_must_not_know_the_noise_has_it_from_the_clients() -> None
     found = {adversary: promise(plan, adversary).epsilon for adversary in ADVERSARIES}
     assert found["every-model"] == found["server-with-secure-aggregation"] <= 4.0
     assert found["every-model"] < found["curious-client"] < found["server"] < math.inf
-    assert method.correlated is not None
+    assert method.correlated
     mu = method.correlated.sensitivity / method.noise_multiplier * math.sqrt(12)  # one stream of twelve
     assert gaussian_delta(found["server"], mu) == pytest.approx(1e-4, rel=5e-2)
 
@@ -194,7 +194,7 @@ def test_a_single_stream_that_moves_far_in_all_rounds_is_still_promised_somethin
     plan = study({"kind": "fedavg", "correlation": {"bands": 3}, "cohort": 4}, rounds=120)
     method = plan.method
     assert isinstance(method, FedAvg)
-    assert method.correlated is not None
+    assert method.correlated
     less = replace(plan, method=replace(method, noise_multiplier=method.correlated.sensitivity / 10))
     assert 80 < promise(less, "every-model").epsilon < 120
 

@@ -93,7 +93,7 @@ def test_no_client_moves_all_sums_farther_than_is_charged(fails: Fails) -> None:
     plan = plan_of()
     method = fedavg_of(plan)
     seen, _ = ran(plan, fails)
-    assert method.correlated is not None
+    assert method.correlated
     limit = Fraction(method.correlated.sensitivity) * Fraction(method.scale) / Fraction(2.0**plan.grid)
     ratios = []
     for client in range(CLIENTS):
@@ -109,7 +109,7 @@ def test_the_server_gets_the_sums_of_the_rounds_with_correlated_noise() -> None:
     plan = plan_of({"server": "trusted"}, server_step=1e-9)
     method, steps = fedavg_of(plan), share_steps(plan, 0)
     seen, _ = ran(plan)
-    assert method.correlated is not None
+    assert method.correlated
     matrix = np.tril(toeplitz(method.correlated.factor.coefficients(ROUNDS)))
     shares = [[share(KEY, c, t, steps, plan.sum_length) for c in range(CLIENTS)] for t in range(ROUNDS)]
     fresh = np.sum(shares, axis=1)
@@ -145,7 +145,7 @@ def test_clients_that_are_missing_change_neither_bound_nor_ways_of_adding_up() -
 def test_every_observer_is_charged_one_gaussian_with_the_noise_that_it_does_not_know() -> None:
     plan = plan_of()
     method = fedavg_of(plan)
-    assert method.correlated is not None
+    assert method.correlated
     honest = CLIENTS - 3
     assert share_steps(plan, 0) == pytest.approx(method.noise_std / 2.0**plan.grid / math.sqrt(honest))
     norm = math.sqrt(3) * float(np.linalg.norm(method.correlated.factor.column))  # three columns that never overlap

@@ -17,7 +17,7 @@ from fedveil.jobs.local import plan_study, run_study
 from fedveil.models.margin import Poisson, count_shares
 from fedveil.models.metrics import deviance
 from fedveil.models.rows import rounding_bound
-from fedveil.models.spec import loss_named
+from fedveil.models.spec import ModelPlan
 from fedveil.planning.study import study_of
 from fedveil.release.model import load_model
 from unit.exports import check_exports
@@ -181,8 +181,8 @@ class TestRuns:
             given[key] = {**given[key], **value}
             with pytest.raises(ValueError, match=sentence):
                 plan_study(given)
-        with pytest.raises(ValueError, match=r"rate must be left out unless the loss is poisson, got 0\.5"):
-            loss_named("huber", rate=0.5)
+        with pytest.raises(ValueError, match=r"rate must be left out with a kind other than poisson, got 0\.5"):
+            ModelPlan(kind="huber", rate=0.5)
         shape = DataShape(
             records=600, features=2, classes=2, clients=6, largest_client=100, smallest_client=100, bound=1.0
         )

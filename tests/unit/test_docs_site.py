@@ -3,6 +3,7 @@
 The build itself (``make docs``) checks links once more, and that no page asks a network for anything.
 """
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import unicodedata
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -83,6 +85,21 @@ def test_every_page_is_in_the_navigation_and_nothing_else() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     listed = re.findall(r"^::: fedveil\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(fedveil.__all__)
+
+
+def test_every_public_class_and_function_shows_an_example() -> None:
+    public = {name: getattr(fedveil, name) for name in fedveil.__all__}
+    texts = {name: inspect.getdoc(one) or "" for name, one in public.items() if isinstance(one, type | FunctionType)}
+    assert [name for name, text in texts.items() if ">>>" not in text and "Example::" not in text] == []
+
+
+def test_every_named_file_exists() -> None:
+    """A path of the code may start at the repository or at the package; a page may make files of its own."""
+    own = {"once/design.py", "once/acts.py", "once/method.py", "once/words.py"}
+    starts = (ROOT, ROOT / "src", ROOT / "src" / "fedveil")
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for path in set(re.findall(r"`([\w/-]+/[\w-]+\.py)`", page.read_text(encoding="utf-8"))) - own:
+            assert any((start / path).is_file() for start in starts), f"{page.name} names {path}"
 
 
 def test_lines_are_short() -> None:

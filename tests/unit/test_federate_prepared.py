@@ -16,6 +16,7 @@ from fedveil.federation.site.data import read_site_data
 from fedveil.federation.site.guard import Terms
 from fedveil.jobs.local import open_any_study, plan_study, run_study
 from fedveil.ledger.entry import read_export
+from fedveil.models.spec import Curves
 from fedveil.planning.plan import read_plan, write_plan
 from fedveil.planning.promises import promise
 from fedveil.planning.study import Study, study_of
@@ -240,7 +241,7 @@ def test_one_charge_for_preparation_and_training_within_the_sites_own_cap(tmp_pa
 
 def test_notes_are_for_the_operator_alone(tmp_path: Path) -> None:
     _, study, trial = started(tmp_path, "dpsgd")
-    study = replace(study, model=replace(study.model, shape="linear"))  # rows of curves are never cut
+    study = replace(study, model=replace(study.model, curves=Curves(shape="linear")))  # rows of curves are never cut
     there = trial.run(study)
     assert sum("longer than the bound" in note for note in trial.notes) == 3
     told = [note.encode() for note in trial.notes]

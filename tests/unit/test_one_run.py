@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedveil.audit.claim import Claim, GaussianCurve
-from fedveil.audit.one_run import Outcome, epsilon_lower, finding_of_scores, guess, outcome_of, p_value
+from fedveil.audit.one_run import Outcome, epsilon_lower, finding_of_scores, forecast, guess, outcome_of, p_value
 from fedveil.core.errors import BadValue, CannotCertify
 from fedveil.data.arrays import records_from_arrays
 from fedveil.data.canaries import Canaries, canary_rows, sign_rows
@@ -92,6 +92,12 @@ def test_verdicts() -> None:
     assert far.verdict == "consistent"
     assert far.measured == far.details["ceiling"] < 12
     assert "the strongest attack we know of could show at most" in far.evidence
+    region = far.details["region"]  # the picture: what was reached, what is allowed, and the curve that was refuted
+    assert max(np.subtract(region["true_positives"], region["false_positives"])) == 1.0  # nobody errs
+    assert max(np.subtract(region["least"], region["worst"])) > 0.5
+    assert min(np.subtract(region["least"], region["worst"])) >= 0.0
+    assert "region" in luck.details
+    assert luck.details["region"]["least"] == luck.details["region"]["worst"]  # nothing is shown
 
 
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
@@ -164,6 +170,14 @@ def test_a_plan_says_how_many_canaries_it_has() -> None:
     assert (found.real_features, found.data.features) == (4, 24)
     with pytest.raises(ValueError, match="leave other records"):
         replace(found, canaries=24)
+
+
+def test_a_study_may_leave_the_number_of_canaries_to_us() -> None:
+    assert study(audit={"canaries": "auto"}).canaries == 500  # type: ignore[attr-defined]  # of epsilon 2
+    told = forecast(500, 500, 2.0, 1e-5)
+    assert "could show about 0.82." in told
+    assert "make up 50% of every sum" in told
+    assert "could show about nothing" in forecast(20, 500, 0.5, 1e-5)
 
 
 @pytest.mark.parametrize("bad", [0, 19, 20_000, 2.5, "many", True])

@@ -109,7 +109,9 @@ def test_all_stages_of_a_run_count_every_record_of_a_person(base: Path, neighbou
     method = plan.method
     assert isinstance(method, DpSgd)
     assert plan.preparation
-    squares = sum(1 / one.noise**2 for one in plan.preparation.measurements)
+    counts = 2.0 if neighbours == "replace-one" else 1.0  # which move by the root of 2 where other sums move by 2
+    less = [1.0 if one.name == "means" else counts for one in plan.preparation.measurements]
+    squares = sum(1 / (one.noise**2 * own) for own, one in zip(less, plan.preparation.measurements, strict=True))
     squares += 4 / method.client_settings[0].noise ** 2
     expected = gaussian_epsilon(3 * moved * math.sqrt(squares), 1e-5)
     assert promise(plan, "every-model").epsilon == pytest.approx(expected, rel=2e-3)
@@ -158,9 +160,9 @@ def test_sums_whose_stage_reads_no_persons_are_refused(base: Path) -> None:
     sums = NoisySums(measurements=(Measurement(name="mine", size=1, bound=1.0, noise=9.0),), share=0.5)
     with pytest.raises(FedveilError, match=r"privacy\.unit must be record or client here"):
         MeasuredPlan(name="x", stage="own", file="mine.json", data=plan.data, target=plan.target, sums=sums)
-    heard = sums.heard("final-model", plan.data, plan.target, plan.trust)
-    assert heard is not None
-    assert heard.noise_multiplier == pytest.approx(3.0)
+    seen = sums.mechanism_seen_by("final-model", plan.data, plan.target, plan.trust)
+    assert seen is not None
+    assert seen.noise_multiplier == pytest.approx(3.0)
 
 
 def test_a_promise_to_persons_holds_for_records_and_no_other_does_for_persons() -> None:

@@ -17,13 +17,13 @@ from fedveil.noise.entropy import Entropy
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
 from fedveil.stages.measuring import Measurer
-from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import MISSING_WORD, Columns, Outline
 from fedveil.stages.prepare.contributions import range_counts
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule, frequent
 from fedveil.stages.prepare.loading import Unprepared
-from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, VALUES, ZERO, Range, bins_of, range_of
+from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, VALUES, ZERO, Range, bins_of, model_range, range_of
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import Measurement
 from fedveil.sums.masks.rounds import SecureSumming
@@ -65,6 +65,18 @@ def test_rare_but_certain_magnitudes_bend_the_scale() -> None:
     assert found.unit > 1
     zero, some = found.scaled(np.array([0.0, 3000.0]))
     assert some - zero > 0.5  # a straight scale would leave 0.09 between them
+
+
+@pytest.mark.parametrize("one", [1.0, -1.0])
+def test_zeros_beside_ones_are_not_lost_in_the_noise(one: float) -> None:
+    numbers = np.where(np.arange(690) < 130, 0.0, one)
+    noisy = counted(numbers)
+    noisy[ZERO] -= 40.0  # too few to stand out of noise of this deviation
+    apart = np.abs(np.diff(model_range(noisy, 690, deviation=70.0).scaled(np.array([0.0, one]))))
+    assert apart > 0.4
+    ones = model_range(counted(np.full(690, one)), 690, deviation=3.0)  # here no zeros are surely there
+    assert sorted((abs(ones.low), abs(ones.high))) == [1.0, 2.0]
+    assert model_range(counted(np.full(690, 40.0)), 690, deviation=70.0).low == 32.0  # whole numbers differ there
 
 
 def test_noise_alone_stays_a_range() -> None:
@@ -111,7 +123,7 @@ def learned(numbers: Matrix, by: Measurer, outline: Outline) -> LearnedRule:
         smallest_client=len(numbers) // by.clients,
         bound=outline.total,
     )
-    planned, outline = settled(PrepareRequest(classes=True), outline, shape, by.target, by.trust)
+    planned, outline = settle_preparation(PrepareRequest(classes=True), outline, shape, by.target, by.trust)
     targets = (np.arange(len(numbers)) % 4 == 0).astype(np.float64)
     return learn(
         planned,
@@ -315,7 +327,7 @@ class TestComponents:
             records=rows, features=11, classes=2, clients=rows, largest_client=1, smallest_client=1, bound=2**0.5
         )
         request = PrepareRequest(share=0.9, components=10)
-        planned, outline = settled(request, self.outline, shape, by.target, CENTRAL)
+        planned, outline = settle_preparation(request, self.outline, shape, by.target, CENTRAL)
         assert [one.name for one in planned.measurements] == ["means", "moments"]
         return numbers, learn(planned, outline, Columns(numbers=numbers, texts={}), np.zeros(rows), 2, rows, by)
 
@@ -343,4 +355,4 @@ class TestComponents:
             records=100, features=65, classes=2, clients=1, largest_client=100, smallest_client=100, bound=2**0.5
         )
         with pytest.raises(BadValue, match=r"prepare\.components must be below the 64 features"):
-            settled(PrepareRequest(components=64), outline, shape, PLENTY, CENTRAL)
+            settle_preparation(PrepareRequest(components=64), outline, shape, PLENTY, CENTRAL)

@@ -17,7 +17,7 @@ from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import Compose, Gaussian, Mechanism
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.prepare.budget import largest_within, left_for_training, settled, total_mu
+from fedveil.stages.prepare.budget import largest_within, left_for_training, settle_preparation, total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.learned import threshold_of
 from fedveil.stages.prepare.request import PrepareRequest
@@ -46,7 +46,7 @@ def planned(kind: str, unit: str = "record", trust: Trust = CENTRAL, **settings:
         "schedule": {"rounds": 5, "passes": 2} if kind == "hidden" else {},
     }
     study = replace(study_of(tables, base=None, data_given=True), trust=trust)  # type: ignore[arg-type]
-    preparation, outline = settled(PrepareRequest(kind="private"), OUTLINE, SHAPE, study.target, trust)
+    preparation, outline = settle_preparation(PrepareRequest(kind="private"), OUTLINE, SHAPE, study.target, trust)
     assert outline.width == SHAPE.features
     return study.planned(SHAPE, preparation=preparation).plan
 
@@ -191,7 +191,7 @@ def test_measurements_add_their_inverse_variances() -> None:
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.9])
 def test_a_stated_share_is_the_share_of_mu_squared(share: float) -> None:
     target = Target(epsilon=1.0, delta=1e-5, neighbours="zero-out")
-    found, _ = settled(PrepareRequest(share=share), OUTLINE, SHAPE, target, CENTRAL)
+    found, _ = settle_preparation(PrepareRequest(share=share), OUTLINE, SHAPE, target, CENTRAL)
     assert found.mechanism("zero-out").mu ** 2 == pytest.approx(share * total_mu(target) ** 2, rel=1e-6)
     assert gaussian_epsilon(total_mu(target), 1e-5) == pytest.approx(1.0, rel=1e-6)
     assert left_for_training(target, share) < 1.0
@@ -205,13 +205,13 @@ def test_all_or_nothing_is_no_share(share: float) -> None:
 
 def test_many_records_make_the_preparation_cheap_and_spreads_worth_it() -> None:
     target = Target(epsilon=1.0, delta=1e-5, neighbours="zero-out")
-    few, _ = settled(PrepareRequest(), OUTLINE, SHAPE, target, CENTRAL)
-    many, _ = settled(PrepareRequest(), OUTLINE, replace(SHAPE, records=10**6), target, CENTRAL)
+    few, _ = settle_preparation(PrepareRequest(), OUTLINE, SHAPE, target, CENTRAL)
+    many, _ = settle_preparation(PrepareRequest(), OUTLINE, replace(SHAPE, records=10**6), target, CENTRAL)
     assert "spreads" not in few
     assert "spreads" in many
     assert many.share < few.share / 10
     stated = replace(OUTLINE, scale=dict.fromkeys(OUTLINE.numbers, (0.0, 1.0)))
-    ranges_known, _ = settled(PrepareRequest(), stated, SHAPE, target, CENTRAL)
+    ranges_known, _ = settle_preparation(PrepareRequest(), stated, SHAPE, target, CENTRAL)
     assert "ranges" not in ranges_known
     assert "means" in ranges_known
 
@@ -259,6 +259,6 @@ def test_unknown_words_cannot_be_added_up_in_parts() -> None:
     target = Target(epsilon=1.0, delta=1e-5)
     texts = replace(OUTLINE, texts=("word",), slots=12)
     with pytest.raises(BadValue, match="find every category stated"):
-        settled(PrepareRequest(), texts, SHAPE, target, Trust())
-    found, _ = settled(PrepareRequest(), replace(texts, categories={"word": ("a",)}), SHAPE, target, Trust())
+        settle_preparation(PrepareRequest(), texts, SHAPE, target, Trust())
+    found, _ = settle_preparation(PrepareRequest(), replace(texts, categories={"word": ("a",)}), SHAPE, target, Trust())
     assert "categories" not in found

@@ -206,6 +206,6 @@ def test_the_largest_error_is_part_of_the_plan_and_of_numbers_alone() -> None:
 
 def test_nothing_is_said_of_the_target_without_its_unit() -> None:
     plan = planned()
-    told = evaluator_of(plan, np.zeros(3)).told([np.array([600.0, 60.0, 9.0, 0.0, 60.0])], None)
+    told = evaluator_of(plan, np.zeros(3)).evaluation([np.array([600.0, 60.0, 9.0, 0.0, 60.0])], None)
     assert told["mae"] == pytest.approx(0.2)  # of a range from -1 to 1
     assert told["on"] == "training"

@@ -25,7 +25,7 @@ from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.mechanism import Compose, Gaussian
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.found import (
+from fedveil.stages.evaluate.quality import (
     Counts,
     TwoClasses,
     borders_of,
@@ -36,7 +36,7 @@ from fedveil.stages.evaluate.found import (
     score_counts,
 )
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation, contribution
-from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.sums import STEPS, Measurement, NoisySums, variance_left
@@ -90,7 +90,7 @@ class TestCost:
         }
         study = study_of(tables, base=Path(), data_given=True)
         outline = Outline(numbers=("a", "b", "c", "d", "e"), texts=())
-        preparation, _ = settled(PrepareRequest(kind="private"), outline, SHAPE, study.target, CENTRAL)
+        preparation, _ = settle_preparation(PrepareRequest(kind="private"), outline, SHAPE, study.target, CENTRAL)
         plan = study.planned(SHAPE, preparation=preparation).plan
         assert isinstance(plan.method, DpSgd)
         measured = (*preparation.measurements, *counted(plan).sums.measurements)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedveil.accounting.calibrate import calibrate, exchange_factor
+from fedveil.accounting.calibrate import calibrate, exchange_factor, guided_factor
 from fedveil.accounting.compare import account_for
 from fedveil.accounting.observers import Participation, calibrate_views, observe, views
 from fedveil.accounting.sampled import certified_epsilon, hidden_pairs, sampled_evaluators
@@ -77,6 +77,40 @@ def test_a_slow_account_is_asked_only_near_its_end() -> None:
     assert math.log(found) == pytest.approx(3.02, abs=1e-4)
     assert math.log(found) >= 3.02
     assert len(asked) <= 6
+
+
+def bent(at: float) -> float:
+    """An excess that is steep where noise is scarce."""
+    return 2.2 * math.exp(-4 * at) - 0.4 - at
+
+
+@pytest.mark.parametrize(
+    ("guide", "most"),
+    [
+        (lambda at: bent(at) + 0.05, 3),  # a guess that is near
+        (lambda at: bent(at - 0.7) * 1.3, 12),  # one that leads astray
+        (lambda at: math.inf, 20),  # none at all
+    ],
+)
+def test_a_slow_account_is_asked_where_a_guess_points_to(guide: Callable[[float], float], most: int) -> None:
+    asked: list[float] = []
+
+    def excess(at: float) -> float:
+        asked.append(at)
+        return bent(at)
+
+    found = math.log(guided_factor(excess, guide, 1e-4))
+    assert bent(found) <= 0 < bent(found - 3e-4)
+    assert len(asked) <= most
+
+
+@pytest.mark.parametrize("order", ["independent", "poisson"])
+def test_draws_are_calibrated_to_their_account(order: str) -> None:
+    run = independent(passes=1, rounds=12, noise=1.5, neighbours="zero-out")
+    run = run if order == "independent" else replace(run, order="poisson", rate=1 / 12)
+    _, found = calibrate(run, epsilon=1.0, delta=1e-5, tolerance=1e-4)
+    assert isinstance(found, LastIterate)
+    assert 0.998 <= account_for(found, delta=1e-5).epsilon <= 1.0
 
 
 def independent(*, passes: int, rounds: int, noise: float, neighbours: str) -> LastIterate:

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.fft import rfft
 
 from fedveil.certificate.certify import certify, differences
 from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.guard import Terms
+from fedveil.federation.site.record import forget_computed
+from fedveil.federation.site.stages import SiteStages
 from fedveil.ledger.books import Ledger
 from fedveil.planning.plan import write_plan
+from fedveil.sums.seam import Whole
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, Refused, peek, seal, unseal
 from fedveil.wire.keys import Identity
@@ -107,6 +111,35 @@ def test_a_round_is_answered_for_one_model_ever(trial: Trial) -> None:
         kind, answer = ask(trial, run, "step", 1, moved, 2**50 + 2 + restarted)
         assert (kind, answer.values, dict(answer.rows)) == ("refused", {"code": "changed-round"}, {})
     assert ask(trial, run, "step", 0, content, 2**50 + 9)[1].values == {"code": "stale-round"}
+
+
+@pytest.mark.parametrize("server", ["trusted", "secure-aggregation", "homomorphic"])
+def test_a_round_is_answered_with_the_same_numbers_ever(
+    trial: Trial, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard that was started again and computes otherwise would show a difference without noise and masks."""
+    kind = {"trusted": "step", "secure-aggregation": "masked", "homomorphic": "encrypt"}[server]
+
+    def watch(now: Any) -> None:
+        if now.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        trial.run(study(trust={"server": server}), watch=watch)
+    _, content = asked_last(trial, kind)
+    run = peek(trial.carrier.sent[-1][1]).run
+    honest = SiteStages.parts
+
+    def moved(self: SiteStages, turn: int, asked: Content) -> dict[int, Whole]:
+        found = honest(self, turn, asked)
+        first = min(found)
+        return {**found, first: found[first] + (np.arange(len(found[first])) == 0)}
+
+    trial.restart_guards()
+    assert ask(trial, run, kind, 1, content)[0] != "refused"
+    trial.restart_guards()
+    monkeypatch.setattr(SiteStages, "parts", moved)
+    assert ask(trial, run, kind, 1, content, 2**50 + 1)[1].values == {"code": "changed-answer"}
 
 
 @pytest.mark.parametrize(
@@ -210,3 +243,20 @@ def test_a_damaged_memory_stops_the_run_here(trial: Trial) -> None:
     _, content = asked_last(trial)
     with pytest.raises(ValueError, match="memory"):
         ask(trial, run, "step", 1, content)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says how much memory is used")
+def test_a_guard_that_has_accounted_gives_back_the_tables_of_its_transforms() -> None:
+    """SciPy keeps those of 16 lengths, whatever their size: a hundred megabytes after some plans."""
+
+    def own() -> int:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) // 1024
+
+    forget_computed()
+    before = own()
+    for length in (2**21, 3 * 2**19, 5 * 2**18):
+        rfft(np.zeros(length))
+    assert own() > before + 16  # the tables; the numbers themselves are gone
+    forget_computed()
+    assert own() < before + 8

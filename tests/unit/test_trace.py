@@ -7,7 +7,16 @@ import pytest
 from typer.testing import CliRunner
 
 from fedveil.cli.deploy import deploy
-from fedveil.federation.aggregator.trace import RunStatus, Trace, picture, read_status
+from fedveil.core.errors import BadValue
+from fedveil.federation.aggregator.trace import (
+    TIMELINE,
+    RunStatus,
+    Trace,
+    picture,
+    read_status,
+    typical_round,
+)
+from fedveil.report.timeline import FILE, timeline_in, timeline_section
 from fedveil.wire.content import Content
 
 
@@ -34,6 +43,57 @@ def test_without_a_clock_nothing_is_kept() -> None:
         _ = 1 / 0
     assert json.loads(trace.text()) == {"format": 1, "rounds": [], "events": []}
     assert picture(trace.text()) == "no round was traced\n"
+
+
+def test_the_report_draws_the_round_of_the_median_time(tmp_path: Path) -> None:
+    times = iter([0.0, 5.0, 5.0, 6.0, 6.0, 6.5, 6.5, 6.75, 6.75, 8.75])
+    trace = Trace(lambda: next(times))
+    for turn, events in enumerate((["step"], ["step"], ["seal", "step"])):
+        for what in events:
+            with trace.span(what, site="north", round=turn):
+                pass
+    with trace.span("save"):  # of no round
+        pass
+    assert FILE == TIMELINE
+    assert timeline_section(timeline_in(tmp_path)) is None
+    (tmp_path / FILE).write_text(typical_round(trace.text()))
+    found = timeline_in(tmp_path)
+    assert found is not None
+    assert found.length == 1000.0
+    page = str(timeline_section(found))
+    assert "wait for the sites: 1000.0 ms" in page
+    for broken in ("{}", '{"bars": []}', '{"bars": [{"what": "x", "start": -9, "seconds": 1}]}'):
+        (tmp_path / FILE).write_text(broken)
+        with pytest.raises(BadValue, match=FILE):
+            timeline_in(tmp_path)
+    assert typical_round(Trace().text()) == ""
+
+
+def test_the_report_says_nothing_of_who_took_part() -> None:
+    """Two exchanges with three sites are three bars each; neither names nor numbers of rounds and sites are told."""
+    now = [0.0]
+    trace = Trace(lambda: now[0])
+    for exchange in (0.0, 10.0):
+        for place, site in enumerate(("north", "south", "west")):
+            now[0] = exchange + place
+            with trace.span("push", site=site, round=7):
+                now[0] += 0.5
+        now[0] = exchange + 6
+        for place, site in enumerate(("north", "south", "west")):
+            trace.add("masked", exchange + place + 0.5, site=site, round=7)
+    now[0] = 20.0
+    with trace.span("save", round=7):
+        now[0] = 21.0
+    assert json.loads(typical_round(trace.text())) == {
+        "format": 1,
+        "bars": [
+            {"what": "push", "start": 0.0, "seconds": 2.5},
+            {"what": "wait for the sites", "start": 0.5, "seconds": 5.5},
+            {"what": "push", "start": 10.0, "seconds": 2.5},
+            {"what": "wait for the sites", "start": 10.5, "seconds": 5.5},
+            {"what": "save", "start": 20.0, "seconds": 1.0},
+        ],
+    }
 
 
 def test_the_status_names_who_is_waited_for(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
+
 from fedveil.accounting.base import curve_of
 from fedveil.accounting.compare import certified_law, certified_log_delta
 from fedveil.accounting.loss_distribution import LossDistributionAccountant
-from fedveil.accounting.sampled import certified_epsilon
+from fedveil.accounting.sampled import certified_epsilon, guessed_epsilon
 from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.values import number
 from fedveil.privacy.mechanism import (
@@ -36,6 +38,8 @@ from fedveil.theory.numerics import check_delta
 
 _SMALLEST, _LARGEST = 1e-4, 1e8
 _HINT = 0.01  # how close the quick relative of a slow account is followed
+_BESIDE = 0.02  # how far beside its root a guess is looked at
+_OVER = 0.02  # of a step: how much farther it leads, since a step too short costs another slow account
 _NEAREST, _FARTHEST, _SPARE = 0.05, 0.4, 1.5  # steps of the factor's logarithm where an account is slow
 
 
@@ -82,7 +86,7 @@ def calibrate(
         left_out = _excess(alike(_without_exchange(mechanism)), epsilon, delta)
         factor = exchange_factor(excess, left_out, tolerance)
     elif isinstance(mechanism, LastIterate) and mechanism.sampled:
-        factor = smooth_factor(excess, tolerance)
+        factor = guided_factor(excess, drawn_guide(mechanism, epsilon, delta), tolerance)
     else:
         low, high = bracket(excess)
         factor = least_factor(excess, low, high, tolerance)
@@ -169,38 +173,77 @@ def few_factor(excess: Callable[[float], float], tolerance: float, nearest: floa
     return math.exp(right)
 
 
-def smooth_factor(excess: Callable[[float], float], tolerance: float) -> float:
-    """Return the least factor by secants, for an excess that is expensive to compute and nearly linear.
+def drawn_guide(run: LastIterate, epsilon: float, delta: float) -> Callable[[float], float]:
+    """Return a quick guess of how much a run whose units draw their own rounds exceeds epsilon, as a logarithm."""
 
-    Each step aims slightly beyond the root. The target was seen to be met at the returned factor; if the function bends
+    def guide(log_factor: float) -> float:
+        value = guessed_epsilon(_run(scaled(run, math.exp(log_factor))), delta)
+        return math.log(max(value, 1e-300)) - math.log(epsilon)
+
+    return guide
+
+
+def guided_factor(excess: Callable[[float], float], guide: Callable[[float], float], tolerance: float) -> float:
+    """Return the least factor for an excess that is slow, in coordinates in which a quick guess of it is straight.
+
+    The guess only says where to look: the target was seen to be met at the returned factor.
+    """
+    seen: dict[float, float] = {}
+
+    def noted(at: float) -> float:
+        seen[at] = guide(at)
+        return seen[at]
+
+    try:
+        root = _secants(noted, _HINT)
+    except CannotCertify:
+        return math.exp(_secants(excess, tolerance))
+    for beside in (root - _BESIDE, root + _BESIDE):
+        noted(beside)
+    places = np.array(sorted(at for at, value in seen.items() if math.isfinite(value)))
+    levels = np.maximum.accumulate([-seen[at] for at in places])
+    rising = np.append(True, np.diff(levels) > 0)
+    places, levels = places[rising], levels[rising]
+    if places.size < 2:
+        return math.exp(_secants(excess, tolerance))
+    ends = np.diff(places)[[0, -1]] / np.diff(levels)[[0, -1]]
+
+    def place(level: float) -> float:
+        inside = min(max(level, float(levels[0])), float(levels[-1]))
+        return float(np.interp(inside, levels, places)) + (level - inside) * float(ends[0 if level < inside else 1])
+
+    first = -seen[0.0] if abs(root) < _BESIDE else 0.0  # what is calibrated again is known where it is
+    steep = max(2 * _BESIDE / max(place(_BESIDE) - place(-_BESIDE), 1e-9), 1.0)
+    return math.exp(place(_secants(lambda level: excess(place(level)), tolerance * steep, first)))
+
+
+def _secants(excess: Callable[[float], float], tolerance: float, start: float = 0.0) -> float:
+    """Return the least logarithm by secants, for an excess that is expensive to compute and nearly linear.
+
+    Each step aims slightly beyond the root. The target was seen to be met at what is returned; if the function bends
     too much, bisection takes over.
     """
-    # (place, value) where the target is missed, and where it is met
-    low, high = (-math.inf, math.inf), (math.inf, -math.inf)
-    at, slope = 0.0, -1.0
+    missed, met = -math.inf, math.inf
+    at, slope, before = start, -1.0, (math.nan, math.nan)
     for turn in range(60):
         value = _within_limits(excess, at)
         if value is None:
-            if math.isfinite(high[0]):
-                return math.exp(high[0])
+            if met < math.inf:
+                return met
             raise CannotCertify("no amount of noise in reach meets the target; is part of the mechanism noiseless?")
-        if value <= 0:
-            high = (at, value)
+        missed, met = (missed, min(at, met)) if value <= 0 else (max(at, missed), met)
+        if -tolerance <= value <= 0 or met - missed <= tolerance:
+            break  # hardly less would do: epsilon grows at least as fast as noise falls
+        if math.isfinite(value):
+            if math.isfinite(before[1]) and at != before[0]:
+                slope = min((value - before[1]) / (at - before[0]), -0.05)
+            before = at, value
+            at -= (value + tolerance / 2 + _OVER * abs(value)) / slope
         else:
-            low = (at, value)
-        both = math.isfinite(high[0]) and math.isfinite(low[0])
-        if both and high[0] - low[0] <= tolerance:
-            break
-        if not both and -tolerance <= value <= 0:
-            break  # just met: epsilon grows at least as fast as noise falls, so hardly less would do
-        if both and math.isfinite(low[1]):
-            slope = min((high[1] - low[1]) / (high[0] - low[0]), -0.05)
-        step = -value / slope if math.isfinite(value) else 0.7
-        over = 0.06 * abs(step) + tolerance / 4
-        at += step + (over if step > 0 or not both else -over if high[0] == at else over)
-        if both and (turn > 12 or not low[0] < at < high[0]):
-            at = (low[0] + high[0]) / 2
-    return math.exp(high[0])
+            at += 0.7
+        if met - missed < math.inf and (turn > 12 or not missed < at < met):
+            at = (missed + met) / 2
+    return met
 
 
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> Callable[[float], float]:

@@ -20,7 +20,7 @@ from fedveil.core.errors import require
 from fedveil.core.limits import PASSES
 from fedveil.core.values import Indices, Vector, whole
 from fedveil.privacy.guarantee import Adversary
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.views import (
     Dealt,
     Look,
@@ -317,7 +317,7 @@ def known_draws(run: LastIterate) -> LastIterate:
     Independent draws are one round a pass, whichever it is: the worst of each, which need not be the same in all. A
     poisson order may join all rounds: as many passes of one round each.
     """
-    run = replace(run, further=None)
+    run = replace(run, further=NO_FURTHER_ROUNDS)
     if run.order == "independent":
         public = replace(run, order="public", records=None, largest_batch=None)
         rounds = rounds_of(public)

@@ -95,7 +95,7 @@ def first_rounds(run: LastIterate, first: int, count: int) -> LastIterate:
 def until_release(name: str, run: LastIterate) -> Vector:
     """Return a setting (batch, step_size, noise_std) for every round before the release, the further ones included."""
     before = per_round(getattr(run, name), run)
-    if run.further is None:
+    if not run.further:
         return before
     after = np.asarray(getattr(run.further, name), dtype=np.float64)
     return np.append(before, np.broadcast_to(after, (run.further.rounds,)))

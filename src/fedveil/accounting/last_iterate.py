@@ -17,7 +17,7 @@ from fedveil.accounting.sampled import sampled_evaluators
 from fedveil.accounting.tight import position_bound, transport_bound
 from fedveil.core.values import Vector
 from fedveil.privacy.guarantee import Moves
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.blocks import LogDivergence, block_contraction, linear_contraction, nonlinear_contraction
 from fedveil.theory.composition import delta_bracket
 from fedveil.theory.concentrated import delta_of_curve
@@ -42,7 +42,7 @@ def diffusion_bound(run: LastIterate) -> Evaluator:
     )
     scalar = isinstance(run.step_size, float | int) and isinstance(run.noise_std, float | int)
     if not (
-        fits and scalar and run.further is None and run.smoothness is not None and run.stopping == "end" and run.convex
+        fits and scalar and not run.further and run.smoothness is not None and run.stopping == "end" and run.convex
     ):
         return withdrawn(name, "stated for one place, batches of one, and constant smooth convex steps")
     step, beta, lam = float(run.step_size), run.smoothness, run.strong_convexity  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def iteration_bound(run: LastIterate) -> Evaluator:
     scalar = isinstance(run.noise_std, float | int)
     if not (
         run.stopping == "random"
-        and run.further is None
+        and not run.further
         and run.noise == "gaussian"
         and run.batch == 1
         and run.passes == 1
@@ -148,9 +148,9 @@ def evaluators(run: LastIterate) -> Sequence[Evaluator]:
     """Return all bounds, the certified ones first."""
     if run.sampled:
         return sampled_evaluators(run)
-    if run.further is not None and run.stopping == "random" and not hidden_run(run).constant:
+    if run.further and run.stopping == "random" and not hidden_run(run).constant:
         note = "; further rounds of another kind are not followed after a random stop"  # they only process its model
-        return [replace(e, reason=e.reason + note) for e in evaluators(replace(run, further=None))]
+        return [replace(e, reason=e.reason + note) for e in evaluators(replace(run, further=NO_FURTHER_ROUNDS))]
     makers = (
         _unhidden,
         _linear,

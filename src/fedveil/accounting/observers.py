@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from fedveil.accounting.calibrate import bracket, exchange_factor, least_factor, scaled, smooth_factor
+from fedveil.accounting.calibrate import bracket, drawn_guide, exchange_factor, guided_factor, least_factor, scaled
 from fedveil.accounting.curious import (
     NOBODY,
     ONE_HOLDER,
@@ -29,7 +29,7 @@ from fedveil.accounting.sampled import least_epsilon
 from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import Vector, number
 from fedveil.privacy.guarantee import Adversary, Answer, Neighbours
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.numerics import check_delta, check_epsilon
 
 _MANY = 50  # rounds of units that draw their own: beyond, bounds take long to work out,
@@ -98,7 +98,7 @@ def calibrate_views(
         factor = exchange_factor(dear, partial(dear, changed="zero-out"), max(tolerance, _DEAR))
         return factor, noisy(factor)
     if run.sampled and run.total > _MANY:
-        factor = smooth_factor(dear, max(tolerance, _DEAR))
+        factor = guided_factor(dear, drawn_guide(run, aim, delta), max(tolerance, _DEAR))
         return factor, noisy(factor)
     low, high = bracket(excess)
     factor = least_factor(excess, low, high, tolerance)
@@ -110,8 +110,8 @@ def views(run: LastIterate, adversary: Adversary, participation: Participation) 
 
     Rounds that go on without the unit hide it from those alone who see nothing but the model after them.
     """
-    if run.further is not None and adversary != "final-model":
-        run = replace(run, further=None)
+    if run.further and adversary != "final-model":
+        run = replace(run, further=NO_FURTHER_ROUNDS)
     if run.sampled:
         return sampled_views(run, adversary, participation)
     if participation.alone and adversary in SERVERS:

@@ -19,7 +19,11 @@ _FEW_ROUNDS = 400  # most rounds for which they are tried although the block bou
 
 @dataclass(frozen=True, slots=True)
 class PlaceCurve:
-    """Epsilon at each examined place (round, counted from 1); ``others`` bounds all the rest."""
+    """Epsilon at each examined place (round, counted from 1); ``others`` bounds all the rest.
+
+    >>> PlaceCurve(places=(1, 10), epsilons=(0.5, 1.5)).worst
+    1.5
+    """
 
     places: tuple[int, ...]
     epsilons: tuple[float, ...]

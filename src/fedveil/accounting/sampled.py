@@ -15,11 +15,11 @@ import numpy as np
 from fedveil.accounting.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, withdrawn
 from fedveil.accounting.hidden import first_rounds, per_round, rounds_of, until_release
 from fedveil.core.values import Vector
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
 from fedveil.theory.closing import Part, at_once, check_plan, lengths, own_lengths
-from fedveil.theory.composition import log_delta_upper, profile, two_hops, worst_upper
+from fedveil.theory.composition import epsilon_upper, log_delta_upper, profile, two_hops, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
 from fedveil.theory.exchange import exchange_coarsening, exchange_delta, exchange_epsilon, exchange_law
@@ -122,6 +122,7 @@ def _harmless(run: LastIterate, step: Vector, batch: Vector) -> Vector:
 
 _KINDS = 48  # different rounds that are told apart when every model is seen
 _CLASSES = 12  # different shifts inside one part of a pass
+_GUESSED, _ROUGH = 3, 4e-3  # different rounds, and the relative error of the grid, where a guess will do
 _LONGEST = 1e3  # a contribution over its round's noise, from where on nothing is promised
 _WIDEST = 50.0  # epsilon of an exchange up to which it is looked for
 _COARSE = 8.0  # how many times coarser than wanted a grid may be and still be taken for accurate
@@ -263,7 +264,9 @@ def _stop_pieces(run: LastIterate) -> Stops | None:
 def _whole_passes(run: LastIterate, passes: int) -> LastIterate:
     """Return the first passes of the run, with nothing after them."""
     steps, noise = (per_round(v, run)[: passes * run.rounds].tolist() for v in (run.step_size, run.noise_std))
-    return replace(run, passes=passes, stopping="end", further=None, step_size=tuple(steps), noise_std=tuple(noise))
+    return replace(
+        run, passes=passes, stopping="end", further=NO_FURTHER_ROUNDS, step_size=tuple(steps), noise_std=tuple(noise)
+    )
 
 
 def _grouped_stops(run: LastIterate, first: int, constant: bool) -> Stops | None:
@@ -302,7 +305,8 @@ def _evaluator(
             value = worst_upper(pairs(delta).alternatives, left)
         except OverflowError:  # beyond what the grids hold: nothing is promised
             value = math.inf
-        if run.order == "independent" and delta < _TINY:  # an exchange dominates, and its roundings are relative
+        # An exchange dominates: its roundings are relative, and it is finite where the grids of zero-out are too short.
+        if run.order == "independent" and (delta < _TINY or math.isinf(value)):
             with suppress(OverflowError):
                 value = min(value, _exchange(replace(run, neighbours="replace-one"), name, delta)[1](left))
         return value
@@ -315,6 +319,9 @@ def _evaluator(
                 log_bound = log_delta_upper(pairs(_USUAL).alternatives, at)
         except OverflowError:
             log_bound = 0.0
+        if run.order == "independent" and not _exchanged(run) and log_bound >= 0:  # as for epsilon
+            with suppress(OverflowError):
+                log_bound = _exchange(replace(run, neighbours="replace-one"), name, _USUAL)[0](at)
         return min(math.log(math.exp(min(log_bound, 0.0)) + chance(_USUAL)), 0.0)
 
     many = (lambda size: again(run, size)) if exact_groups and group == 1 else None
@@ -416,6 +423,21 @@ def seen_pairs(run: LastIterate, group: int) -> Pairs:
             law = part_law(single, Part(0, 1, 0, 1), run.rate or 1.0, group=group, way=way)
             laws.append((law, int(count)))
     return _both([tuple(laws) for laws in uses.values()])
+
+
+def guessed_epsilon(run: LastIterate, delta: float) -> float:
+    """Return a quick guess of epsilon, no bound: every model seen, and each round joined by a coin of its own."""
+    rounds = rounds_of(replace(run, neighbours="zero-out"))
+    rate = run.rate if run.order == "poisson" and run.rate is not None else 1 / run.choices
+    groups = np.array_split(np.sort((rounds.gap / rounds.noise)[: run.total]), _GUESSED)
+    kinds = [(float(np.sqrt(np.mean(group**2))), group.size) for group in groups if group.size]
+    one, coin = np.ones(1), Part(0, 1, 0, 1)
+    alone = [(Rounds(one, mu * one, mu * one, one, one, math.inf), count) for mu, count in kinds]
+    try:
+        uses = [(part_law(single, coin, rate, way=_ways(run)[0]), count) for single, count in alone]
+        return epsilon_upper(uses, delta, _ROUGH)
+    except OverflowError:
+        return math.inf
 
 
 def _bearable(rounds: Rounds) -> Rounds:
@@ -530,7 +552,12 @@ def _summands(rounds: Rounds, parts: Sequence[Part], choices: float, *, merged: 
     """
     counts: dict[tuple[tuple[float, float], ...], int] = {}
     alone = own_lengths(rounds, parts)
-    for each in [lengths(rounds, part) for part in parts] if alone is None else alone[:, None]:
+    if alone is not None:  # the same at once, in the order in which lengths first come
+        different, first, often = np.unique(
+            _rounded_up(alone) if merged else alone, return_index=True, return_counts=True
+        )
+        counts = {((float(different[k]), 1.0 / choices),): int(often[k]) for k in np.argsort(first)}
+    for each in [lengths(rounds, part) for part in parts] if alone is None else ():
         mus = np.sort(each)
         mus = _rounded_up(mus) if merged else mus
         if mus[-1] <= mus[0] * (1 + 1e-9):

@@ -15,7 +15,7 @@ from fedveil.accounting.curious import known_draws
 from fedveil.accounting.evaluator import Evaluator, epsilon_of
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.last_iterate import evaluators
-from fedveil.privacy.mechanism import LastIterate
+from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 
 _NOT_PRIVATE = 40.0  # epsilon beyond which nothing is private: no target may be larger
 
@@ -54,7 +54,7 @@ def seen_by_all(run: LastIterate, delta: float, judge: Judge = epsilon_of) -> Se
         value = judge(next(e for e in evaluators(run) if e.name == "unhidden"), delta)
         return value if value < math.inf else None
 
-    run = replace(run, further=None)
+    run = replace(run, further=NO_FURTHER_ROUNDS)
     known = seen(known_draws(run) if run.sampled else run)
     if run.noise != "gaussian":
         return SeenByAll(known=known, poisson=None, independent=None)

@@ -107,14 +107,14 @@ def estimate(
     apart = normal_epsilon(fits[0], fits[1], delta)
     spread = math.sqrt(float(((inside - fits[0][0]) ** 2).sum() + ((outside - fits[1][0]) ** 2).sum()))
     spread /= math.sqrt(inside.size + outside.size - 2)
-    found = normal_epsilon((fits[0][0], spread), (fits[1][0], spread), delta)
-    text = f"{inside.size} canary clients: an estimate of {found:.3g} at delta {delta:g}, as if cosines were normal"
+    result = normal_epsilon((fits[0][0], spread), (fits[1][0], spread), delta)
+    text = f"{inside.size} canary clients: an estimate of {result:.3g} at delta {delta:g}, as if cosines were normal"
     return Finding(
         attack="canary estimate",
         adversary=adversary,
         kind="estimate",
         certified=certified,
-        measured=found,
+        measured=result,
         delta=delta,
         alarm=alarm,
         verdict="not-judged",

@@ -172,7 +172,7 @@ def runs_to_refute(claim: Claim, alarm: float) -> float:
 FEWEST, MOST = 40, 10_000_000
 CHOOSING = 0.1  # share of the runs that only choose
 _RIDGE = 1e-12  # keeps the discriminant defined if features are linearly dependent
-_DOUBT = 2.0  # standard errors by which the bets may still do better than they did, before a game is given up
+_DOUBT = 2.5  # standard errors by which the bets may still do better than they did, before a game is given up
 _REGION = 0.05  # false alarm of the region in the picture
 
 
@@ -285,21 +285,36 @@ class Game:
     @property
     def measured(self) -> float:
         """The epsilon that one event proves, at all times together."""
+        return self.proved(self.alarm / 2)
+
+    def proved(self, alarm: float) -> float:
+        """Return the epsilon that one event proves at all times together, too large with chance ``alarm``."""
         if not self.certifying:
             return 0.0
-        return least_epsilon(*self._hits_and_errors, self.certifying, self.delta, self.alarm / 2)
+        return least_epsilon(*self._hits_and_errors, self.certifying, self.delta, alarm)
 
     @property
-    def as_gaussian(self) -> float:
-        """The epsilon that the middle cut proves if the two laws are those of a Gaussian release, at all times.
+    def reachable(self) -> float | None:
+        """About the epsilon that the best attack would prove with as many runs if the claimed curve is exactly true."""
+        if self.claim.empty or not self.certifying:
+            return None
+        runs, most = self.certifying, 0.0
+        errors = np.unique(np.rint(runs * np.append(0.0, np.geomspace(0.5 / runs, 0.5, 60))).astype(int))
+        for error, hits in zip(errors, np.rint(runs * self.claim.most(errors / runs)).astype(int), strict=True):
+            for yes, no in ((int(hits), int(error)), (int(runs - error), int(runs - hits))):
+                most = max(most, least_epsilon(yes, no, runs, self.delta, self.alarm / 2))
+        return most
+
+    def as_gaussian(self, alarm: float) -> float:
+        """Return the epsilon that the middle cut proves if the two laws are those of a Gaussian release, at all times.
 
         With limits p on the first data set and q on the second, the means are at least Phi^-1(p) - Phi^-1(q) apart.
         """
         if not self.certifying or not self._cuts.size:
             return 0.0
         ones, others = (int(count) for count in self._above[:, self._cuts.size // 2])
-        low = least_rate(ones, self.certifying, self.alarm / 2, always=True)
-        high = most_rate(others, self.certifying, self.alarm / 2, always=True)
+        low = least_rate(ones, self.certifying, alarm / 2, always=True)
+        high = most_rate(others, self.certifying, alarm / 2, always=True)
         mu = float(ndtri(low) - ndtri(high)) if low > 0 and high < 1 else 0.0
         return gaussian_epsilon(mu, self.delta) if mu > 0 and self.delta > 0 else 0.0
 
@@ -318,7 +333,7 @@ class Game:
     def decided(self) -> bool:
         """Whether more runs are of no use: the claim is refuted, all runs were made, or they would not refute it.
 
-        The last is a forecast: even if every bet won from now on by two standard errors more than it did, the fortune
+        The last is a forecast: even if every bet won from now on by 2.5 standard errors more than it did, the fortune
         after all runs would be too small. Giving up early cannot accuse anybody, and costs little power.
         """
         if self.broken or self.played >= self.runs:
@@ -361,7 +376,13 @@ class Game:
                 "log_fortune": self.log_fortune,
                 "needed": math.log(2 / self.alarm),
                 "event": {"threshold": at, "first": way, "hits": hits, "errors": errors, "trials": self.certifying},
-                "as_gaussian": finite_or_none(self.as_gaussian),
+                "reachable": self.reachable,
+                "as_gaussian": finite_or_none(self.as_gaussian(self.alarm)),
+                "likely": {  # each wrong with chance at most ``alarm``
+                    "alarm": _REGION,
+                    "epsilon": self.proved(_REGION),
+                    "as_gaussian": finite_or_none(self.as_gaussian(_REGION)),
+                },
                 "path": [list(row) for row in self._path],
                 "region": self._region(),
             },
@@ -384,8 +405,9 @@ class Game:
 
     def _words(self, certified: float, needed: float) -> str:
         shown = f"{self.played:,} runs on each of two neighbouring data sets prove epsilon {self.measured:.4g}"
-        if self.as_gaussian > self.measured:
-            shown += f" ({self.as_gaussian:.3g} if the laws are Gaussian)"
+        likely, gaussian = self.proved(_REGION), self.as_gaussian(_REGION)
+        shown += f" (with {1 - _REGION:.0%} confidence {likely:.3g}"
+        shown += f", or {gaussian:.3g} if the laws are Gaussian)" if gaussian > likely else ")"
         if not math.isfinite(certified):
             return f"{shown}; nothing was promised against this observer."
         if self.broken:
@@ -396,8 +418,9 @@ class Game:
         if self.runs < needed:
             enough = f"even a perfect attack needs {needed:,}" if needed <= MOST else "no attack can make enough"
             return f"{shown}; too few to contradict the certified {certified:.4g}: {enough}."
-        early = f" The game ended early: {self.runs:,} would not have refuted it either." * (self.played < self.runs)
-        return f"{shown}, below the certified {certified:.4g}; no bet against the claimed curve paid.{early}"
+        early = f" The game ended early: {self.runs:,} would hardly have refuted it." * (self.played < self.runs)
+        most = f" With so many runs the strongest attack we know of could show at most about {self.reachable or 0:.3g}."
+        return f"{shown}, below the certified {certified:.4g}; no bet against the claimed curve paid.{early}{most}"
 
 
 def play(first: Seen, second: Seen, claim: Claim, *, adversary: Adversary, delta: float, alarm: float) -> Finding:

@@ -92,13 +92,13 @@ def read_linear(gradient: Vector, features: int, outputs: int, constant: float) 
     """
     matrix = _as_matrix(gradient, features, outputs)
     if constant == 0:
-        found = read_outer(matrix.T)
-        return found if outputs == 1 else _with_label(found, matrix)
-    found = read_layer(matrix[:-1].T, matrix[-1] / constant)
+        result = read_outer(matrix.T)
+        return result if outputs == 1 else _with_label(result, matrix)
+    result = read_layer(matrix[:-1].T, matrix[-1] / constant)
     if outputs > 1:
-        return found
+        return result
     label = int(matrix[-1, 0] * constant < 0)  # a margin loss decreases towards class 1
-    return Reading(row=found.row, label=label, rank_one=found.rank_one, scaled=found.scaled)
+    return Reading(row=result.row, label=label, rank_one=result.rank_one, scaled=result.scaled)
 
 
 def read_classes(gradient: Vector, features: int, outputs: int, records: float, constant: float) -> dict[int, Vector]:

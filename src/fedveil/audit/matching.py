@@ -77,8 +77,8 @@ def label_from(module: Any, gradient: Vector) -> int:
     """
     last = _parts(module, gradient)[-1]
     slopes = (last if last.ndim == 1 else last.flatten(1).sum(1)).double().numpy()
-    found = label_of(slopes)
-    return int(slopes.argmin()) if found is None else found
+    result = label_of(slopes)
+    return int(slopes.argmin()) if result is None else result
 
 
 def idlg(module: Any, gradient: Vector, features: int, search: Search) -> Match:

@@ -25,6 +25,7 @@ from fedveil.audit.confidence import at_most, exactly
 from fedveil.audit.finding import Finding, Verdict
 from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.values import Vector
+from fedveil.theory.concentrated import gaussian_epsilon
 
 Coins = NDArray[np.bool_]
 Guesses = NDArray[np.int64]
@@ -166,13 +167,30 @@ def epsilon_lower(
 ) -> float:
     """Return a lower bound on epsilon at ``delta`` if the truth lies in the family; too large with chance ``alarm``.
 
-    A curve with less noise lies above one with more, so the refuted members are those with more noise than some
-    multiple, and the bound is the epsilon of a refuted one. ``start``, ``stride``: where and in which steps to look.
+    ``start``, ``stride``: where and in which steps to look.
     """
     require(0 <= delta <= 1, "delta", "lie in [0, 1]", delta)
+    found = refuted_member(outcome, alarm, family, start=start, stride=stride, precision=precision)
+    return 0.0 if found is None else found.epsilon_at(delta)
+
+
+def refuted_member(
+    outcome: Outcome,
+    alarm: float,
+    family: Family = gaussian_family,
+    *,
+    start: float = 1.0,
+    stride: float = 2.0,
+    precision: float = 1e-6,
+) -> Curve | None:
+    """Return the member with the least noise that these guesses refute; None if they refute none.
+
+    A curve with less noise lies above one with more, so the refuted members are those with more noise than some
+    multiple. If the truth lies in the family, it is refuted with chance at most ``alarm``; else it lies above this one.
+    """
     require(0 < alarm < 1, "alarm", "lie strictly between 0 and 1", alarm)
     if not is_refuted(outcome, GaussianCurve(0.0), alarm):
-        return 0.0
+        return None
 
     def refuted(times: float) -> bool:
         try:
@@ -184,7 +202,7 @@ def epsilon_lower(
     while not refuted(high):
         low, high = high, high * stride
         if high > _LOUDEST:
-            return 0.0
+            return None
     while low == high and refuted(low := low / stride):
         high = low
         if low < _QUIETEST:
@@ -192,7 +210,7 @@ def epsilon_lower(
     while high / low > 1 + precision:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if refuted(middle) else (middle, high)
-    return family(high).epsilon_at(delta)
+    return family(high)
 
 
 def reachable(curve: Curve, canaries: int, delta: float, alarm: float) -> float:
@@ -206,6 +224,24 @@ def reachable(curve: Curve, canaries: int, delta: float, alarm: float) -> float:
     right = 1 - top / (2 * each / canaries)
     outcome = Outcome(canaries=canaries, guesses=2 * each, right=min(2 * each, round(2 * each * right)))
     return epsilon_lower(outcome, delta, alarm)
+
+
+def forecast(canaries: int, others: int, epsilon: float, delta: float) -> str:
+    """Return in words, before a run, what so many canaries among so many other records could show, and what they cost.
+
+    The certified curve is taken for that of a Gaussian release.
+
+    >>> forecast(200, 800, 4.0, 1e-5)[:79]
+    '200 canaries: of epsilon 4 the strongest attack we know of could show about 1.7'
+    """
+    mu = float(brentq(lambda mu: gaussian_epsilon(mu, delta) - min(epsilon, _LARGEST), 0.0, 100.0))
+    most, share = reachable(GaussianCurve(mu), canaries, delta, 0.05), others / (others + canaries)
+    shown = f"{most:.2g}" if most > 0 else "nothing"
+    return (
+        f"{canaries:,} canaries: of epsilon {epsilon:.4g} the strongest attack we know of could show about {shown}. "
+        f"The other {others:,} records make up {share:.0%} of every sum, and accuracy is that of {1 / share:.2g} times "
+        "the noise."
+    )
 
 
 def finding_of_scores(
@@ -228,11 +264,13 @@ def finding_of_scores(
     """
     outcome = outcome_of(scores, coins)
     certified = None if claim.empty else claim.epsilon_at(delta)
-    measured = epsilon_lower(outcome, delta, alarm)
+    shown = refuted_member(outcome, alarm)
+    measured = 0.0 if shown is None else shown.epsilon_at(delta)
     if family is not None and measured > 0 and certified is not None and math.isfinite(certified):
         near = max(certified, 1e-3) / max(measured, 1e-3)
         start = min(_LOUDEST / 2, max(2 * _QUIETEST, near))
-        measured = epsilon_lower(outcome, delta, alarm, family, start=start, stride=1.3, precision=0.02)
+        shown = refuted_member(outcome, alarm, family, start=start, stride=1.3, precision=0.02)
+        measured = 0.0 if shown is None else shown.epsilon_at(delta)
     chance = claim_p_value(scores, coins, claim)
     verdict: Verdict = "broken" if chance <= min(alarm, broken) else "consistent"
     if certified is None or (verdict == "consistent" and measured > certified):
@@ -255,9 +293,26 @@ def finding_of_scores(
             "p_value": chance,
             "reachable": most,
             "ceiling": epsilon_lower(replace(outcome, right=outcome.guesses), delta, alarm),
+            **({} if "roc" in details else {"region": _region(scores, coins, claim, shown)}),
             **details,
         },
     )
+
+
+def _region(scores: Vector, coins: Coins, claim: Claim, shown: Curve | None) -> dict[str, list[float]]:
+    """Return the rates of thresholds on the scores, what the claim allows there, and the refuted curve below them."""
+    if coins.all() or not coins.any():
+        return {}
+    places = np.linspace(0, 1, 26)[1:-1]
+    cuts = np.quantile(scores, places)
+    hits, errors = (np.mean(side[:, None] > cuts, axis=0) for side in (scores[coins], scores[~coins]))
+    return {
+        "false_positives": errors.tolist(),
+        "true_positives": hits.tolist(),
+        "least": (places if shown is None else shown.most(places)).tolist(),
+        "worst": places.tolist(),
+        "allowed": claim.most(errors).tolist(),
+    }
 
 
 def _words(

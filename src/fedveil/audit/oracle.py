@@ -163,13 +163,13 @@ def _taken(given: Setting, design: Design) -> list[tuple[float, frozenset[int]]]
     places = range(run.rounds) if run.order == "secret" else [(design.place or run.rounds) - 1]
     if len(places) * given.total > MOST_CHAINS:
         raise CannotCertify(f"a secret order is followed for up to {MOST_CHAINS} rounds in all places together")
-    found = [
+    result = [
         (shares[place] if run.order == "secret" else 1.0, frozenset(range(place, run.total, run.rounds)))
         for place in places
     ]
-    if run.order == "secret" and (idle := 1 - math.fsum(weight for weight, _ in found)) > 1e-12:
-        found.append((idle, frozenset()))
-    return found
+    if run.order == "secret" and (idle := 1 - math.fsum(weight for weight, _ in result)) > 1e-12:
+        result.append((idle, frozenset()))
+    return result
 
 
 def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
@@ -180,12 +180,12 @@ def _drawn(run: LastIterate) -> list[tuple[float, frozenset[int]]]:
     if run.order == "independent":
         each = product(range(run.rounds), repeat=run.passes)
         return [(1 / count, frozenset(k * run.rounds + place for k, place in enumerate(places))) for places in each]
-    rate, found = run.rate or 1.0, []
+    rate, result = run.rate or 1.0, []
     for coins in product((False, True), repeat=run.total):
         joined = frozenset(turn for turn, heads in enumerate(coins) if heads)
         weight = rate ** len(joined) * (1 - rate) ** (run.total - len(joined))
-        found += [(weight, joined)] if weight > 0 else []
-    return found
+        result += [(weight, joined)] if weight > 0 else []
+    return result
 
 
 def _chain(given: Setting, design: Design, side: int, taken: frozenset[int]) -> Chain:
@@ -459,7 +459,7 @@ def check(
 
 
 def _refuted(claims: Answer, worst: Worst) -> tuple[Evidence, ...]:
-    found = []
+    result = []
     for bound in claims.bounds:
         epsilon, claimed = bound.epsilon, bound.delta if bound.delta is not None else claims.delta
         if bound.status != "certified" or epsilon is None or not epsilon < math.inf:
@@ -473,8 +473,8 @@ def _refuted(claims: Answer, worst: Worst) -> tuple[Evidence, ...]:
                 exact_delta=reached,
                 instance=worst.instance.label,
             )
-            found.append(row)
-    return tuple(found)
+            result.append(row)
+    return tuple(result)
 
 
 def as_record(found: Check) -> dict[str, Any]:

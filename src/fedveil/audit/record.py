@@ -39,7 +39,7 @@ class Audit:
     @property
     def broken(self) -> tuple[Finding, ...]:
         """The findings that contradict what was certified."""
-        return tuple(found for found in self.findings if found.verdict == "broken")
+        return tuple(result for result in self.findings if result.verdict == "broken")
 
     def check(self, *, plan: str, run: str) -> None:
         """Refuse an audit of another plan or another run."""

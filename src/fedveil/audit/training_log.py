@@ -125,9 +125,9 @@ def _poisson(joined: Joined, rate: float) -> Iterator[Test]:
     yield "how often each record joined", min(1.0, units * float(np.min(each)))
     both = coins[:, 0 : units - 1 : 2] & coins[:, 1:units:2]
     yield "how often two records joined together", _either_one(int(both.sum()), both.size, rate * rate)
-    usual = round(units * rate)
-    even = int(np.sum(coins.sum(axis=1) == usual))
-    yield "how often a batch had its planned size", float(at_least(even, turns, exactly(usual, units, rate)))
+    same = int(np.bincount(coins.sum(axis=1)).max())
+    each_size = at_least(same, turns, exactly(np.arange(units + 1), units, rate))
+    yield "how often batches were of one size", min(1.0, float(each_size.sum()))
     for name, rows, lag in (("round", coins, 1), ("pass", joined, 1)):
         before, after = _apart(rows, lag)
         again = np.logical_and(before, after)
@@ -159,6 +159,7 @@ def _all_even(units: int, rounds: int) -> float:
 
 
 _SLACK = 1e-3  # relative error of norms and of epsilon that is not held against anybody
+_TOLD = 4  # entries of noise that are never the same twice by chance, even if they were rounded for the log
 _SAMPLERS: Final = ("poisson", "full", "shuffled")
 
 
@@ -187,13 +188,18 @@ class Statement:
             require(0 < value < math.inf, f"log: {name}", "be finite and positive", value)
 
     @property
+    def uses(self) -> int:
+        """How often a record takes part at most; one batch of each pass of a shuffled loader holds it."""
+        if self.sampler == "shuffled":
+            return max(1, math.ceil(self.rounds * self.rate - 1e-9))
+        return self.rounds
+
+    @property
     def mechanism(self) -> Mechanism:
         """What an accountant charges for it."""
         whole = Gaussian(noise_multiplier=self.noise_multiplier, neighbours=self.neighbours)
-        if self.sampler == "shuffled":  # one batch of each pass holds the record
-            return Repeat(of=whole, times=max(1, math.ceil(self.rounds * self.rate - 1e-9)))
-        if self.sampler == "full" or self.rate == 1:
-            return Repeat(of=whole, times=self.rounds)
+        if self.sampler != "poisson" or self.rate == 1:
+            return Repeat(of=whole, times=self.uses)
         sampled = SampledGaussian(
             sampling="poisson", rate=self.rate, noise_multiplier=self.noise_multiplier, neighbours=self.neighbours
         )
@@ -250,6 +256,7 @@ def check_log(
     """Return one finding for each thing that can be wrong; right trainings are accused with chance ``alarm`` each."""
     checks = (
         ("accounting", _accounted(statement, claim, delta)),
+        ("rounds", _counted(statement, rounds)),
         ("draws of the sampler", _drawn(statement, rounds, alarm)),
         ("clipping", _clipped(statement, rounds)),
         ("averaging", _averaged(statement, rounds)),
@@ -284,15 +291,27 @@ def _accounted(statement: Statement, claim: Claim, delta: float) -> Judged:
     return "broken", f"{shown}, and claimed is only {certified:.4g}."
 
 
+def _counted(statement: Statement, rounds: Sequence[Round]) -> Judged:
+    made = len(rounds)
+    if made <= statement.rounds:
+        return "consistent", f"The log holds {made} of {statement.rounds} rounds that are accounted for."
+    return "broken", f"The log holds {made} rounds, and only {statement.rounds} are accounted for."
+
+
 def _drawn(statement: Statement, rounds: Sequence[Round], alarm: float) -> Judged:
-    if statement.sampler != "poisson" or statement.rate == 1:
-        return "not-judged", f"A {statement.sampler} sampler counts on no secret draws."
     joined = np.zeros((len(rounds), 1, statement.records), dtype=np.bool_)
     for turn, one in enumerate(rounds):
         require(all(0 <= index < statement.records for index in one.batch), "log: batch", "name records", turn + 1)
+        if len(set(one.batch)) < len(one.batch):
+            return "broken", f"A record is in the batch of round {turn + 1} more than once: it moves the sum as often."
         joined[turn, 0, list(one.batch)] = True
-    judged = judge_draws(joined, order="poisson", rate=statement.rate, alarm=alarm)
-    return judged.verdict, f"{len(rounds)} rounds of {statement.records} records: {judged.evidence}"
+    if statement.sampler == "poisson" and statement.rate < 1:
+        judged = judge_draws(joined, order="poisson", rate=statement.rate, alarm=alarm)
+        return judged.verdict, f"{len(rounds)} rounds of {statement.records} records: {judged.evidence}"
+    often, most = int(joined.sum(axis=(0, 1)).max()), statement.uses
+    if often > most:
+        return "broken", f"A record took part {often} times, and {most} are accounted for."
+    return "not-judged", f"A {statement.sampler} sampler counts on no secret draws; no record took part too often."
 
 
 def _clipped(statement: Statement, rounds: Sequence[Round]) -> Judged:
@@ -318,7 +337,11 @@ def _averaged(statement: Statement, rounds: Sequence[Round]) -> Judged:
 
 
 def _noised(statement: Statement, rounds: Sequence[Round], alarm: float) -> Judged:
-    noise = np.concatenate([one.noise for one in rounds])
+    noise, seen = np.concatenate([one.noise for one in rounds]), dict[bytes, int]()
+    for turn, one in enumerate(rounds, start=1):
+        first = seen.setdefault(one.noise.tobytes(), turn)
+        if first < turn and one.noise.size >= _TOLD and one.noise.any():
+            return "broken", f"Round {turn} adds the noise of round {first} again: the difference of both bares sums."
     if noise.size < 20:
         return "not-judged", "The log holds too little of the noise that was added."
     planned = statement.noise_multiplier * statement.clip

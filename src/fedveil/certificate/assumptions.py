@@ -81,9 +81,6 @@ def _measured(plan: MeasuredPlan, adversary: Adversary) -> list[Row]:
     if plan.evaluation:
         return [*rows, *evaluation_rows(plan.evaluation, plan.target, plan.data.classes)]
     rows += assumption_rows(plan.sums, plan.target)
-    if plan.counts and plan.target.neighbours == "replace-one":
-        how = "no two contributions point away from each other: they differ by at most the root of 2 times their norm"
-        rows.append(("replacing one unit moves a sum", "the root of 2 times the norm", how))
     how = "computed from the noised sums and public numbers alone, without a record: so it costs nothing more"
     rows.append((_COMPUTED.get(plan.stage, "the result"), "post-processing", how))
     words = words_of(plan.trust)
@@ -167,7 +164,7 @@ def _placed(plan: Plan) -> list[Assumption]:
         rows.append(Assumption(name, "a column of the data", _COLUMN))
     elif origin.places == "file names":
         rows.append(Assumption(name, "a file for each client", "declared: each file's name and number of rows"))
-    elif origin.told_by_places:
+    elif origin.revealed_by_places:
         why = "NOT MET: labels decide it, and the records are not declared public, so no number of this run holds"
         rows.append(Assumption(name, "dealt by label", why))
     elif origin.places == "labels":

@@ -147,7 +147,14 @@ class Certified(Generic[P]):
 
 @final
 class Certificate(Certified[Plan]):
-    """The certificate of a run that trains."""
+    """The certificate of a run that trains.
+
+    Example::
+
+        certificate = fedveil.run_study("study.toml", out="results").certificate
+        for guarantee in certificate.guarantees:
+            print(guarantee.adversary, guarantee.answer.epsilon)
+    """
 
     __slots__ = ()
 
@@ -296,8 +303,8 @@ def certify_written(folder: Path, version: str) -> tuple[Certificate, list[str]]
     """
     _read(folder / "plan.toml")  # first, so that a folder without a run is reported as such
     stated = read_bytes(folder / "certificate.json")
-    found = certify(folder, version)
-    return found, differences(found, stated)
+    result = certify(folder, version)
+    return result, differences(result, stated)
 
 
 def differences(found: Certificate | MeasuredCertificate, stated: str | bytes) -> list[str]:
@@ -380,14 +387,14 @@ def _per_client(method: object) -> TypeGuard[PerClient]:
 
 def _learned_digest(folder: Path) -> str:
     """The digest of the learned preparation, which must be the one that the released model names."""
-    found = _digest(folder / PREPARATION)
+    result = _digest(folder / PREPARATION)
     try:
         with model_arrays(read_file(folder / MODEL)) as model:
             named = str(model["preparation"])
     except (OSError, ValueError, KeyError) as error:
         raise BadValue(f"model.npz must name the preparation that it was trained with: {why(error)}.") from error
-    require(found == named, PREPARATION, f"be the preparation that the model names, {named}", found)
-    return found
+    require(result == named, PREPARATION, f"be the preparation that the model names, {named}", result)
+    return result
 
 
 def guarantee_row(plan: AnyPlan, guarantee: Guarantee) -> dict[str, Any]:

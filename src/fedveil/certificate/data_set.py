@@ -49,14 +49,15 @@ def sentence(runs: int, epsilon: float | None, delta: float, adversary: str) -> 
     """Return in words what all runs on the data set cost together.
 
     >>> sentence(2, 2.00001, 2e-5, "final-model")
-    'All 2 runs on this data set: epsilon 2.0001, delta 2e-05 against final-model.'
+    'Both runs on this data set: epsilon 2.0001, delta 2e-05 against final-model.'
     """
     if runs == 1:
         return "The only run on this data set so far: its cost is the total."
     told = (
         "no guarantee" if epsilon is None else f"epsilon {math.ceil(epsilon * 1e4 - 1e-6) / 1e4:g}, delta {delta:.3g}"
     )
-    return f"All {runs:,} runs on this data set: {told} against {adversary}."
+    which = "Both runs" if runs == 2 else f"All {runs:,} runs"
+    return f"{which} on this data set: {told} against {adversary}."
 
 
 def data_set_of(export: Export) -> DataSet:

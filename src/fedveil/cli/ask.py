@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from fedveil.cli.parsing import check_where
 from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.show import Json, out, plain_table, show, tell_guarantees, tell_total, total_json
 from fedveil.core.errors import require
 from fedveil.engine.system import System
 from fedveil.jobs.ask import PAGE, AskResult, Precision, Spending, ask_local, ask_on, ask_study, plan_questions
-from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.remote import How
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.measured.plan import MeasuredPlan
 
@@ -29,7 +30,7 @@ def ask_questions(
 ) -> None:
     """Answer questions about private records: charged, certified, with intervals."""
     require(plan or folder is not None, "--out", "name a folder for the answers", None, "Or give --plan.")
-    require(on is None or sites is None, "--sites", "be left out with --on: the deployment has its sites", sites)
+    check_where(on, sites)
     if plan or folder is None:
         show_plan(questions, quiet, as_json)
         return
@@ -38,7 +39,7 @@ def ask_questions(
             result = ask_study(questions, folder, resume=resume, system=System(tell=stage))
     else:
         with progress(quiet or as_json, "sum") as watch:
-            how = How(None, resume, watch, report_sites(quiet or as_json), System(tell=watch.stage))
+            how = How(resume=resume, watch=watch, tell=report_sites(quiet or as_json), system=System(tell=watch.stage))
             result = ask_on(questions, folder, on, how) if on else ask_local(questions, folder, sites or 0, how)
     if quiet and not as_json:
         return
@@ -70,8 +71,8 @@ def _plan_json(plan: MeasuredPlan, expected: list[Precision], spent: Spending) -
         "cap": spent.cap,
         "left": spent.left,
     }
-    found = {"epsilon": promised, "delta": plan.target.delta, "noise": plan.sums.law}
-    return {**found, "charged": 0, "expected": rows, "ledger": ledger}
+    result = {"epsilon": promised, "delta": plan.target.delta, "noise": plan.sums.law}
+    return {**result, "charged": 0, "expected": rows, "ledger": ledger}
 
 
 def _tell_plan(plan: MeasuredPlan, expected: list[Precision], spent: Spending) -> None:

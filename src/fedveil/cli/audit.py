@@ -53,7 +53,10 @@ def audit(
         Path | None, typer.Option("--log", "--opacus-log", help="A log of another training, to check a claim.")
     ] = None,
     claim: Annotated[str, typer.Option("--claim", help="What is claimed: epsilon=3,delta=1e-5.")] = "",
-    neighbours: Annotated[str, typer.Option("--neighbours", help="replace-one or add-remove.")] = "replace-one",
+    neighbours: Annotated[
+        str | None,
+        typer.Option("--neighbours", help="replace-one (default) or add-remove; of a log, by default what it states."),
+    ] = None,
     canaries: Annotated[int, typer.Option("--canaries", help="With --command: records put in by coins.")] = 200,
     trainings: Annotated[int, typer.Option("--trainings", help="With --command: play the game instead.")] = 1,
     module: Module = None,
@@ -64,7 +67,7 @@ def audit(
     if command is not None or log is not None:
         right = target is None and (command is None) != (log is None)
         require(right, "fedveil audit", "be given a run, --command or --log, one of them", [str(target), command, log])
-        wanted = _Claimed(command, data, column, log, claim, neighbours, canaries, trainings)
+        wanted = _Claimed(command, data, column, log, claim, neighbours, canaries, trainings, processes)
         if code := _audit_other(wanted, alarm, canary_alarm, quiet, as_json):
             raise typer.Exit(code)
         return
@@ -91,7 +94,7 @@ def _audit_run(
 
     runs, processes, shadows, alarm, canary_alarm = effort
     wanted = Effort(runs=runs, processes=processes, shadows=shadows, alarm=alarm, canary_alarm=canary_alarm)
-    with _telling(quiet or as_json) as tell:
+    with _telling(quiet) as tell:
         audited = audit_run(folder, wanted, Entropy.from_system(), study=study, watch=tell)
     return _conclude(folder, audited.public, audited.private, audited.skipped, write_report, quiet, as_json)
 
@@ -145,7 +148,7 @@ def _audit_measured(
     from fedveil.jobs.attack.measured import audit_measured  # imported here because fitting is slow to import
 
     runs, _, shadows, alarm, canary_alarm = effort
-    with _telling(quiet or as_json) as tell:
+    with _telling(quiet) as tell:
         audited = audit_measured(
             folder,
             runs,
@@ -168,9 +171,10 @@ class _Claimed:
     column: str
     log: Path | None
     claim: str
-    neighbours: str
+    neighbours: str | None
     canaries: int
     trainings: int
+    processes: int
 
 
 def _audit_other(wanted: _Claimed, alarm: float, canary_alarm: float, quiet: bool, as_json: bool) -> int:
@@ -178,8 +182,9 @@ def _audit_other(wanted: _Claimed, alarm: float, canary_alarm: float, quiet: boo
     from fedveil.jobs.attack.command import Trainer, audit_command, parse_claim
 
     known: dict[str, Neighbours] = {"replace-one": "replace-one", "add-remove": "zero-out", "zero-out": "zero-out"}
-    require(wanted.neighbours in known, "--neighbours", "be replace-one or add-remove", wanted.neighbours)
-    neighbours = known[wanted.neighbours]
+    given = wanted.neighbours
+    require(given is None or given in known, "--neighbours", "be replace-one or add-remove", given)
+    neighbours = None if given is None else known[given]
     claim, delta = parse_claim(wanted.claim)
     if wanted.log is not None:
         try:
@@ -190,8 +195,13 @@ def _audit_other(wanted: _Claimed, alarm: float, canary_alarm: float, quiet: boo
     else:
         if wanted.data is None:
             raise BadValue("--data must be given with --command: the records to train on, a CSV file.")
-        trainer = Trainer(command=wanted.command or "", data=wanted.data, target=wanted.column, neighbours=neighbours)
-        with _telling(quiet or as_json) as tell:
+        trainer = Trainer(
+            command=wanted.command or "",
+            data=wanted.data,
+            target=wanted.column,
+            neighbours=neighbours or "replace-one",
+        )
+        with _telling(quiet) as tell:
             played = wanted.trainings > 1
             one = audit_command(
                 trainer,
@@ -201,6 +211,7 @@ def _audit_other(wanted: _Claimed, alarm: float, canary_alarm: float, quiet: boo
                 trainings=wanted.trainings,
                 alarm=alarm if played else canary_alarm,
                 generator=np.random.default_rng(),  # seeded by the system
+                processes=wanted.processes,
                 watch=tell or (lambda _: None),
             )
         findings = (one,)

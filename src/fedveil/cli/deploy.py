@@ -23,7 +23,10 @@ EngineName = Annotated[str, typer.Option("--engine", help="What carries the mess
 deploy = App(help="Many machines: write a deployment, check it, try it on this machine.")
 
 
-@deploy.command(epilog="Example: fedveil deploy init consortium --sites north,south,east --host link.example.org")
+@deploy.command(
+    short_help="Write keys, certificates, unit files and instructions.",
+    epilog="Example: fedveil deploy init consortium --sites north,south,east --host link.example.org",
+)
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     sites: Annotated[str, typer.Option("--sites", help="The sites' names, with commas between.")],
@@ -48,7 +51,10 @@ def init(
     show(result, as_json, lambda: out().print(f"written: {folder}; read {folder / 'README.md'} next (or open {page})"))
 
 
-@deploy.command(epilog="Example: fedveil deploy check consortium/aggregator")
+@deploy.command(
+    short_help="Check reachability, versions, TLS and authentication.",
+    epilog="Example: fedveil deploy check consortium/aggregator",
+)
 def check(
     folder: Annotated[Path, typer.Argument(help="The aggregator's folder, a site's, or the key holder's.")],
     superlink: Annotated[str | None, typer.Option("--superlink", help="HOST:PORT of the link, from a site.")] = None,
@@ -68,7 +74,11 @@ def check(
         raise BadValue(f"{wrong[0].what}: {wrong[0].detail}")
 
 
-@deploy.command("rekey", epilog="Example: fedveil deploy rekey sites/north")
+@deploy.command(
+    "rekey",
+    short_help="Make new keys for a site; only public halves leave it.",
+    epilog="Example: fedveil deploy rekey sites/north",
+)
 def new_keys(
     folder: Annotated[Path, typer.Argument(help="A site's folder, or the key holder's.")], as_json: Json = False
 ) -> None:
@@ -78,7 +88,10 @@ def new_keys(
     show({"send": public}, as_json, lambda: out().print(f"send these to the aggregator: {', '.join(public)}"))
 
 
-@deploy.command(epilog="Example: fedveil deploy local study.toml --sites 3 --out results")
+@deploy.command(
+    short_help="Try a study on real processes of this machine.",
+    epilog="Example: fedveil deploy local study.toml --sites 3 --out results",
+)
 def local(
     study: StudyFile,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; new, or with --resume.")],
@@ -102,7 +115,10 @@ def local(
     show_result(result, quiet, as_json)
 
 
-@deploy.command(epilog="Example: fedveil deploy status results")
+@deploy.command(
+    short_help="Show where a run stands: rounds, sites, who is awaited.",
+    epilog="Example: fedveil deploy status results",
+)
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder of a run across sites.")], as_json: Json = False
 ) -> None:

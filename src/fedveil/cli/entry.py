@@ -16,10 +16,10 @@ from fedveil.jobs.ask import profile_at_sites
 from fedveil.jobs.draft.columns import Columns
 from fedveil.jobs.draft.study import Draft
 from fedveil.jobs.entry import PAGE, STUDY, ProfileResult, Wish, init_study, profile_data
-from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.remote import How
 from fedveil.privacy.guarantee import NAMELESS, Neighbours
 from fedveil.privacy.target import LARGEST_PERSON
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 
 Data = Annotated[str, typer.Argument(help="A CSV or Parquet file, a folder of them, or a database's address.")]
 TargetColumn = Annotated[str | None, typer.Option("--target", help="The column to predict; guessed if left out.")]
@@ -87,12 +87,13 @@ def init(
         _tell_columns(data, columns, draft)
         out().print(f"written: {file}", soft_wrap=True)
         again = f"fedveil init {data} --replace" + ("" if file == Path(STUDY) else f" --out {file}")
-        _tell_questions(draft, again)
+        _tell_questions(draft, "Add all answers to:", again)
         if draft.complete:
             out().print(f"next: fedveil run {file} --out results", soft_wrap=True)
         else:
             asked = f"fedveil profile {data} --epsilon 0.5 --target {draft.target.column}"
-            out().print(f"or learn the answer privately: {asked}", soft_wrap=True)
+            out().print("Or have a charged private profile answer them:")
+            out().print(f"  {asked}", soft_wrap=True)
 
     show(result, as_json, text)
     _tell_holder(columns, draft)
@@ -160,7 +161,7 @@ def profile(
 
 def _profile_on(study: Path, epsilon: float, folder: Path, on: Path, resume: bool, as_json: bool) -> None:
     with progress(as_json, "sum") as watch:
-        how = How(None, resume, watch, report_sites(as_json), System(tell=watch.stage))
+        how = How(resume=resume, watch=watch, tell=report_sites(as_json), system=System(tell=watch.stage))
         result, found = profile_at_sites(study, epsilon, folder, on=on, how=how)
     certificate = result.certificate
 
@@ -208,9 +209,9 @@ def _draft_json(draft: Draft, columns: Columns) -> dict[str, Any]:
 
 def _tell_columns(data: str, columns: Columns, draft: Draft) -> None:
     kinds = list(columns.kinds.values())
-    counted = ", ".join(
-        f"{kinds.count(kind)} {kind}" for kind in ("numbers", "texts", "dates", "empty") if kind in kinds
-    )
+    named = {"numbers": "number", "texts": "text", "dates": "date", "empty": "empty"}
+    counts = [(kinds.count(kind), kind, one) for kind, one in named.items() if kind in kinds]
+    counted = ", ".join(f"{count} {one if count == 1 else kind}" for count, kind, one in counts)
     out().print(f"{data}: {columns.records:,} rows, {len(kinds)} columns ({counted})", soft_wrap=True)
     signs = ", ".join(f"{key} {value!r}" for key, value in columns.reading.items() if key not in ("format", "query"))
     if signs:
@@ -233,14 +234,18 @@ def _tell_holder(columns: Columns, draft: Draft) -> None:
         )
 
 
-def _tell_questions(draft: Draft, command: str) -> None:
+def _tell_questions(draft: Draft, how: str, command: str) -> None:
+    """Print what the draft asks; ``how`` and ``command``: where the answers go."""
     if not draft.questions:
         return
-    out().print(
-        f"open questions ({len(draft.questions)}), to be answered all at once by options of {command}:", soft_wrap=True
-    )
+    if draft.complete:
+        out().print("Please confirm (the study runs as it is):")
+    else:
+        out().print("The study needs answers before it runs:")
     for number, one in enumerate(draft.questions, start=1):
-        out().print(f"  {number}. {one.question}  {one.option}", soft_wrap=True)
+        out().print(f"  {number}. {one.question}")
+        out().print(f"     {one.option}")
+    out().print(f"{how} {command}", soft_wrap=True)
 
 
 def _profile_json(result: ProfileResult) -> dict[str, Any]:
@@ -258,7 +263,7 @@ def _tell_profile(data: str, result: ProfileResult) -> None:
     _tell_columns_found(result.profile)
     _tell_charge(result.certificate)
     out().print(f"written: {result.folder} (open {result.folder / PAGE})", soft_wrap=True)
-    _tell_questions(result.draft, f"fedveil profile {data}")
+    _tell_questions(result.draft, "Write the answers into:", str(result.folder / STUDY))
     if result.draft.complete:
         out().print(f"next: fedveil run {result.folder / STUDY} --out results", soft_wrap=True)
 

@@ -8,14 +8,17 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from fedveil.certificate.certify import read_records
 from fedveil.cli.show import Json, Out, out, plain_table, show
-from fedveil.core.errors import NotAvailable
-from fedveil.report.bounds import generalisation_table
+from fedveil.core.errors import BadValue, NotAvailable, require
+from fedveil.ledger.costs import covered
+from fedveil.report.bounds import bounds_of_run, generalisation_table
 
 
 def bounds(
-    nodes: Annotated[int, typer.Option(help="Nodes (clients) that train locally.")],
-    samples: Annotated[int, typer.Option(help="Records at each node.")],
+    nodes: Annotated[int | None, typer.Option(help="Nodes (clients) that train locally.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Records at each node.")] = None,
+    of: Annotated[Path | None, typer.Option(help="The folder of a run: the bounds of its model.")] = None,
     sub_gaussian: Annotated[float, typer.Option(help="Sub-Gaussian parameter R of the loss.")] = 1.0,
     information: Annotated[
         float | None, typer.Option(help="Mutual information I(W_k; S_k) of each node, in nats.")
@@ -27,7 +30,16 @@ def bounds(
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Generalisation bounds of federated averaging."""
+    """Generalisation bounds of federated averaging, or of the model of a run (--of DIR)."""
+    if of is not None:
+        hint = "They are in its plan."
+        require(nodes is None and samples is None, "--nodes and --samples", "be left out with --of", nodes, hint)
+        plan, _ = read_records(of)
+        rows = bounds_of_run(plan, private=covered(plan))
+        show({"bounds": [row._asdict() for row in rows]}, as_json, lambda: plain_table([row._asdict() for row in rows]))
+        return
+    if nodes is None or samples is None:
+        raise BadValue("State --nodes and --samples, or the folder of a run: --of DIR.")
     generator = np.random.default_rng(seed)
     rows = generalisation_table(
         nodes=nodes,
@@ -66,5 +78,7 @@ def figures(
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    app.command(epilog="Example: fedveil bounds --nodes 10 --samples 100 --local-epsilon 1")(bounds)
+    app.command(
+        epilog="Examples: fedveil bounds --nodes 10 --samples 100 --local-epsilon 1; fedveil bounds --of results"
+    )(bounds)
     app.command(epilog="Example: fedveil figures --out figures")(figures)

@@ -18,7 +18,9 @@ def _group() -> None:
     """Keep ``keys new`` two words, even while it is the only command of its group."""
 
 
-@keys.command(epilog="Example: fedveil keys new hospital.key")
+@keys.command(
+    short_help="Make a key: FILE for you, FILE.pub for everybody.", epilog="Example: fedveil keys new hospital.key"
+)
 def new(
     file: Annotated[Path, typer.Argument(help="A new file for the private key; the public one gets .pub added.")],
     as_json: Json = False,

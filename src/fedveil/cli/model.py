@@ -15,7 +15,7 @@ from fedveil.jobs.private_personal import personalise_privately
 from fedveil.models.personal_request import PersonalRequest
 from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.export import ENDINGS, FORMATS, TRUSTED, export_model
-from fedveil.release.model import load_model
+from fedveil.release.model import load_model, summary
 from fedveil.release.personal import STAYS
 from fedveil.release.predicting import predict_file
 
@@ -52,7 +52,7 @@ def predict(
     written = predict_file(loaded, data, file, with_probabilities=probabilities, keep=keep or (), query=query)
 
     def text() -> None:
-        out().print(repr(loaded), soft_wrap=True)
+        out().print(summary(loaded.bundle), soft_wrap=True)
         sentence = f"{written.rows:,} record{'s' * (written.rows != 1)}"
         if written.counts is not None:
             few = list(written.counts.items())[:12]

@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from fedveil.core.errors import require
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 _ESCAPED: Final = "\\["  # some versions of typer escape for rich, which we do not let draw
 _GUESS: Final = " Did you mean "
@@ -85,3 +87,8 @@ def usage_of(error: Exception) -> tuple[str, str] | None:
     first, mark, rest = message.partition(_GUESS)
     once = f"{first}{mark}{rest.partition(_GUESS)[0]}"  # some versions guess twice: the parser and typer
     return once, "fedveil" if wrong.ctx is None else wrong.ctx.command_path
+
+
+def check_where(on: object, sites: int | None) -> None:
+    """Refuse a number of sites for a deployment, which has its own."""
+    require(on is None or sites is None, "--sites", "be left out with --on: the deployment has its sites", sites)

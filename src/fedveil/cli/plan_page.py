@@ -65,7 +65,7 @@ def _forgetting_row(plan: Plan) -> str:
 
 def _noisy_sum_rows(plan: MeasuredPlan, shape: str, server: str) -> list[str]:
     """What is measured for a generator, or by any other stage of noisy sums."""
-    noise = "on a count" if plan.counts else "on the sum"
+    noise = "on a count" if all(one.counts for one in plan.sums.measurements) else "on the sum"
     measured = "; ".join(
         f"{_COUNTED.get(one.name, one.name)} (noise {one.noise * one.bound:.4g} {noise})"
         for one in plan.sums.measurements

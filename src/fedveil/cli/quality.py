@@ -5,7 +5,7 @@ from typing import Any
 
 from fedveil.cli.show import out, plain_table
 from fedveil.models.metrics import no_better
-from fedveil.stages.evaluate.words import told
+from fedveil.stages.evaluate.words import why_unclear
 
 _SHOWN = {
     "accuracy": "accuracy",
@@ -42,7 +42,7 @@ def tell_quality(metrics: Mapping[str, Any]) -> None:
         out().print(f"recall / precision ({at}): {', '.join(classes)}", soft_wrap=True)
     useless = no_better(dict(test))
     if useless is not None:
-        out().print(f"WARNING: {useless}", soft_wrap=True)
+        out().print(f"WARNING: {useless}")
 
 
 def tell_evaluation(metrics: Mapping[str, Any]) -> None:
@@ -72,9 +72,9 @@ def tell_evaluation(metrics: Mapping[str, Any]) -> None:
             shown = "-" if value is None else f"{value:.3g}"
             rows.append({"": f"{key} of {name}", "estimate": shown, "from": f"{low:.3g}", "to": f"{high:.3g}"})
     plain_table(rows)
-    unclear = told(evaluation)
+    unclear = why_unclear(evaluation)
     if unclear is not None:
-        out().print(f"WARNING: {unclear}", soft_wrap=True)
+        out().print(f"WARNING: {unclear}")
 
 
 def _answer(constant: Mapping[str, Any]) -> str:

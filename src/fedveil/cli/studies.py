@@ -109,6 +109,8 @@ def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None
     def text() -> None:
         _plan_text(planned.plan)
         out().print(planned.draft.reason)
+        if "canaries" in result:
+            out().print(result["canaries"])
         promises = [(who, promise(planned.plan, who)) for who in ADVERSARIES]
         _guarantee_table("Guarantees", planned.plan, promises, beside="proved by")
         if (alone := result["every_model_seen"]) is not None:
@@ -204,8 +206,8 @@ def certify_run(
 ) -> None:
     """Recompute the certificate from the run's records alone, and say whether it matches."""
     if is_measured(folder):
-        require(signer is None, "--signer", "be left out: only runs are signed", str(signer))
-        require(not answers, "--answers", "be left out: they are about a run", answers)
+        for option, given in (("--signer", signer), ("--answers", answers)):
+            require(not given, option, "be left out: only runs are signed, and answer a regulator", str(given))
         _certify_measured(folder, as_json)
         return
     wanted = None if signer is None else read_signer(signer)
@@ -392,6 +394,12 @@ def _guarantee_table(
     tell_guarantees(title, rows, all_runs, beside=beside)
 
 
+def _forecast(plan: Plan) -> str:
+    from fedveil.audit.one_run import forecast  # loaded only where there are canaries
+
+    return forecast(plan.canaries, plan.data.records - plan.canaries, plan.target.epsilon, plan.target.delta)
+
+
 def _plan_json(planned: Planned) -> dict[str, Any]:
     plan, designed = planned.plan, planned.draft.designed
     guarantees = []
@@ -414,6 +422,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "method": plan.method.table(),
         **({"preparation": plan.preparation.table()} if plan.preparation else {}),
         **({"evaluation": plan.evaluation.table()} if plan.evaluation else {}),
+        **({"canaries": _forecast(plan)} if plan.canaries else {}),
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
         "every_model_seen": _every_model_seen(plan),

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from fedveil.certificate.stage_words import ROWS
+from fedveil.cli.parsing import check_where
 from fedveil.cli.progress import Quiet, progress, report_sites, waiting
 from fedveil.cli.serving import interrupt_on_signals
 from fedveil.cli.show import Json, Module, out, show, tell_guarantees, tell_total, total_json
-from fedveil.core.errors import require
 from fedveil.engine.system import System
-from fedveil.jobs.remote_synthesis import How, synthesise_local, synthesise_on
+from fedveil.jobs.remote import How
+from fedveil.jobs.remote_synthesis import synthesise_local, synthesise_on
 from fedveil.jobs.synthesis import PAGE, SynthesisResult, sample, synthesise
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.release.generating import DeepGenerator
@@ -35,13 +36,19 @@ def synthesise_study(
     as_json: Json = False,
 ) -> None:
     """Measure a private generator, charge and certify it, and draw synthetic rows."""
-    require(on is None or sites is None, "--sites", "be left out with --on: the deployment has its sites", sites)
+    check_where(on, sites)
     if on is None and sites is None:
         with waiting("reading the data", quiet=as_json or quiet) as stage:
             result = synthesise(study, folder, rows=rows, seed=seed, resume=resume, system=System(tell=stage))
     else:
         with progress(quiet or as_json, "sum") as watch:
-            how = How(seed, resume, watch, report_sites(quiet or as_json), System(tell=watch.stage))
+            how = How(
+                resume=resume,
+                watch=watch,
+                tell=report_sites(quiet or as_json),
+                system=System(tell=watch.stage),
+                seed=seed,
+            )
             if on is not None:
                 result = synthesise_on(study, folder, on, rows=rows, how=how)
             else:

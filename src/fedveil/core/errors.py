@@ -38,15 +38,30 @@ def why(error: BaseException) -> str:
 
 
 class FedveilError(Exception):
-    """Base of every error that fedveil raises on purpose."""
+    """Base of every error that fedveil raises on purpose.
+
+    >>> issubclass(BadValue, FedveilError) and issubclass(CannotCertify, FedveilError)
+    True
+    """
 
 
 class BadValue(FedveilError, ValueError):
-    """A value breaks its rule. The message gives its name, the rule, what was given, and what to do instead."""
+    """A value breaks its rule. The message gives its name, the rule, what was given, and what to do instead.
+
+    >>> from fedveil import Gaussian
+    >>> Gaussian(noise_multiplier=-1.0, neighbours="zero-out")
+    Traceback (most recent call last):
+    fedveil.core.errors.BadValue: Gaussian.noise_multiplier must be finite and positive, got -1.0. ...
+    """
 
 
 class CannotCertify(FedveilError):
-    """The question is well formed, but no safe answer is known."""
+    """The question is well formed, but no safe answer is known.
+
+    >>> from fedveil import CannotCertify, FedveilError
+    >>> issubclass(CannotCertify, FedveilError)
+    True
+    """
 
 
 class TooFewSurvivors(FedveilError):

@@ -96,6 +96,9 @@ def give(function: Callable[..., Any] | str) -> str:
 
     The name ends in a hash of the function's source text, or of its code where there is no text, so that a plan tells
     two functions of one name apart. Another process must give the function again. A text is returned as it is.
+
+    >>> give("my_net:make")
+    'my_net:make'
     """
     if isinstance(function, str):
         return function

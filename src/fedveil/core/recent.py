@@ -28,11 +28,11 @@ class Recent(Generic[Args, Found]):
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key][0]
-        found = self._function(*args, **named)
-        self._known[key] = found, sum(one.nbytes for one in found if isinstance(one, np.ndarray))
+        result = self._function(*args, **named)
+        self._known[key] = result, sum(one.nbytes for one in result if isinstance(one, np.ndarray))
         while len(self._known) > 1 and (len(self._known) > _COUNT or self._size() > _BYTES):
             self._known.popitem(last=False)
-        return found
+        return result
 
     def cache_clear(self) -> None:
         """Forget all results, as the standard library's caches do."""

@@ -48,7 +48,7 @@ def read_json(text: str | bytes, what: str) -> Any:
 
 def read_object(text: str | bytes, what: str) -> dict[str, Any]:
     """Return the value of a JSON text that must be an object."""
-    found = read_json(text, what)
-    if not isinstance(found, dict):
-        raise BadValue(f"{what} must hold a JSON object, got {type(found).__name__}.")
-    return found
+    result = read_json(text, what)
+    if not isinstance(result, dict):
+        raise BadValue(f"{what} must hold a JSON object, got {type(result).__name__}.")
+    return result

@@ -51,10 +51,10 @@ def without_secret(source: str) -> tuple[str, str | None]:
     stray = [key for key in given if "password" in key.lower()]
     hint = "State it before the @, or better in PGPASSWORD or ~/.pgpass."
     require(not stray, "data.source", "have no password among its parameters", stray, hint)
-    found = _USER.match(source)
-    if found is None or found["secret"] in (None, "", HIDDEN):
+    result = _USER.match(source)
+    if result is None or result["secret"] in (None, "", HIDDEN):
         return source, None
-    return f"{found['head']}:{HIDDEN}@{found['rest']}", unquote(found["secret"])
+    return f"{result['head']}:{HIDDEN}@{result['rest']}", unquote(result["secret"])
 
 
 def bare(source: str) -> str:
@@ -86,11 +86,11 @@ def server_of(source: str) -> str:
     >>> server_of("postgresql://ann@DB.example/clinic?sslmode=require")
     'postgresql db.example 5432 clinic'
     """
-    found = urlsplit(bare(source))
-    more = dict(parse_qsl(found.query))  # the driver takes these first
-    host = more.get("host", found.hostname or "")
+    result = urlsplit(bare(source))
+    more = dict(parse_qsl(result.query))  # the driver takes these first
+    host = more.get("host", result.hostname or "")
     host = _HERE if host.startswith("/") or host in _LOOPS else host.lower().rstrip(".")
-    port = more.get("port", found.port or _PORT)
-    user = more.get("user", unquote(found.username or ""))
-    name = more.get("dbname", unquote(found.path.removeprefix("/")) or user)
-    return f"{found.scheme.partition('+')[0]} {_HERE if host in _LOOPS else host} {port} {name}"
+    port = more.get("port", result.port or _PORT)
+    user = more.get("user", unquote(result.username or ""))
+    name = more.get("dbname", unquote(result.path.removeprefix("/")) or user)
+    return f"{result.scheme.partition('+')[0]} {_HERE if host in _LOOPS else host} {port} {name}"

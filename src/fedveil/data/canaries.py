@@ -8,6 +8,7 @@ signs with random targets.
 Page: docs/audit-canaries.md.
 """
 
+import math
 from dataclasses import dataclass, replace
 from hashlib import shake_256
 
@@ -21,6 +22,7 @@ from fedveil.privacy.guarantee import Neighbours, Unit
 
 Coins = NDArray[np.bool_]
 FEWEST, MOST = 20, 10_000  # fewer prove nothing, however good the guesses; with more, the model is mostly canaries
+_ENOUGH = ((5.0, 100), (3.0, 200), (1.5, 500))  # from such an epsilon on so many
 _INSIDE = 1 - 2.0**-40  # just inside the bound, because the computed norm of a row must not exceed it
 
 
@@ -87,8 +89,17 @@ class Canaries:
         return self.placed(records, np.zeros(self.count, dtype=np.bool_))
 
 
-def check_count(count: object) -> int:
-    """Return the number of canaries; refuse a number that cannot show anything."""
+def check_count(count: object, epsilon: float = math.inf) -> int:
+    """Return the number of canaries; refuse a number that cannot show anything.
+
+    ``"auto"``: of 100, 200, 500 and 1000 the fewest with which the strongest attack we know of would show a third of
+    this epsilon (of a Gaussian release, at delta 1e-5); below 1.5 none does, and 1000 show most.
+
+    >>> [check_count("auto", epsilon) for epsilon in (8.0, 4.0, 2.0, 1.0)]
+    [100, 200, 500, 1000]
+    """
+    if count == "auto":
+        return next((number for least, number in _ENOUGH if epsilon >= least), 1000)
     given = whole("audit.canaries", count)
     require(FEWEST <= given <= MOST, "audit.canaries", f"lie between {FEWEST} and {MOST}", given)
     return given

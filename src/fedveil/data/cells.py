@@ -83,10 +83,10 @@ def number_of(text: str) -> float | None:
     """
     if NUMBER.fullmatch(text):
         return float(text)
-    found = NOT_FINITE.fullmatch(text)
-    if found is None:
+    result = NOT_FINITE.fullmatch(text)
+    if result is None:
         return None
-    return math.nan if found[1] is None else math.copysign(math.inf, -1 if text[0] == "-" else 1)
+    return math.nan if result[1] is None else math.copysign(math.inf, -1 if text[0] == "-" else 1)
 
 
 def is_number(text: str) -> bool:
@@ -165,14 +165,14 @@ def is_written(text: str, signs: tuple[str, str | None]) -> bool:
 
 def written_otherwise(text: str) -> str:
     """Return a hint for a number that is written with other signs; empty for any other text."""
-    found = writing_of([text])
-    if found is None or found == WRITINGS[0]:
+    result = writing_of([text])
+    if result is None or result == WRITINGS[0]:
         return ""
     if text.count(",") == 1 and "." not in text and " " not in text:  # 1,234 may be either
-        whole = ' or, if it separates thousands, data.thousands = ","' if found == (".", ",") else ""
+        whole = ' or, if it separates thousands, data.thousands = ","' if result == (".", ",") else ""
         return f'Is it a decimal comma? State data.decimal = ","{whole}.'
-    decimal = "" if found[0] == "." else f'data.decimal = "{found[0]}" and '
-    return f'Are thousands set apart? State {decimal}data.thousands = "{found[1]}".'
+    decimal = "" if result[0] == "." else f'data.decimal = "{result[0]}" and '
+    return f'Are thousands set apart? State {decimal}data.thousands = "{result[1]}".'
 
 
 def check_texts(words: Iterable[str], column: str, file: str) -> None:

@@ -219,17 +219,17 @@ class Column:
 
 def hat_block(scaled: Vector, places: Vector, centre: float = 0.0, half: float = 1.0) -> Matrix:
     """Return the line, the hats at these places and the indicator of a gap, as rows of norm at most 1."""
-    found = np.zeros((scaled.size, places.size + 2))
+    result = np.zeros((scaled.size, places.size + 2))
     there = ~np.isnan(scaled)
     rows, values = np.flatnonzero(there), scaled[there]
-    found[rows, 0] = math.sqrt(LINE) * np.clip((values - centre) / half, -1.0, 1.0)
-    found[~there, -1] = 1.0
+    result[rows, 0] = math.sqrt(LINE) * np.clip((values - centre) / half, -1.0, 1.0)
+    result[~there, -1] = 1.0
     left, share = hats_of(values, places)
     height = math.sqrt(1 - LINE)
-    found[rows, 1 + left] = height * (1 - share)
+    result[rows, 1 + left] = height * (1 - share)
     if places.size > 1:
-        found[rows, 2 + left] = height * share
-    return found
+        result[rows, 2 + left] = height * share
+    return result
 
 
 def hats_of(values: Vector, places: Vector) -> tuple[Indices, Vector]:

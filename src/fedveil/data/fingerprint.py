@@ -138,8 +138,8 @@ def _word(word: str, key: bytes, coefficients: Sequence[Sequence[int]]) -> list[
     text = word.strip()
     number = _number(text)
     if number is None:
-        found = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=8 * _TIMES).digest()
-        return [int.from_bytes(found[8 * one : 8 * one + 8], "little") % PRIME for one in range(_TIMES)]
+        result = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=key, digest_size=8 * _TIMES).digest()
+        return [int.from_bytes(result[8 * one : 8 * one + 8], "little") % PRIME for one in range(_TIMES)]
     upper, lower, missing = coefficients
     if math.isnan(number):
         return list(missing)
@@ -152,13 +152,13 @@ def _number(text: str) -> float | None:
     """Return the number that a text is, NaN for a missing one; None for any other text."""
     if text in MISSING:
         return math.nan
-    found = number_of(text)
-    return _TRUTH.get(text.lower()) if found is None else found
+    result = number_of(text)
+    return _TRUTH.get(text.lower()) if result is None else result
 
 
 def _coefficients(key: bytes, role: str) -> list[int]:
-    found = hashlib.blake2b(role.encode(), key=key, digest_size=8 * _TIMES, person=b"fedveil form").digest()
-    return [int.from_bytes(found[8 * one : 8 * one + 8], "little") % PRIME for one in range(_TIMES)]
+    result = hashlib.blake2b(role.encode(), key=key, digest_size=8 * _TIMES, person=b"fedveil form").digest()
+    return [int.from_bytes(result[8 * one : 8 * one + 8], "little") % PRIME for one in range(_TIMES)]
 
 
 def _reduced(values: Whole) -> Whole:

@@ -42,9 +42,9 @@ def _column(name: str, values: Any) -> Column:
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return column_of(values)
     try:
-        found = arrow.array(values, from_pandas=True)
-        if not is_nested(found.type):
-            return found
+        result = arrow.array(values, from_pandas=True)
+        if not is_nested(result.type):
+            return result
     except (arrow.ArrowException, OverflowError):  # values of several kinds
         pass
     return arrow.array([_text(cell) for cell in values], type=arrow.string())

@@ -67,19 +67,19 @@ class LazyRows(np.lib.mixins.NDArrayOperatorsMixin):
         return np.concatenate([part @ model for part in self.parts()])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        found, first = np.empty(self.shape), 0
+        result, first = np.empty(self.shape), 0
         for part in self.parts():
-            found[first : first + len(part)] = part
+            result[first : first + len(part)] = part
             first += len(part)
-        return found if dtype is None else found.astype(dtype, copy=False)
+        return result if dtype is None else result.astype(dtype, copy=False)
 
     def take(self, at: Indices, axis: int = 0, out: Matrix | None = None, mode: str = "raise") -> Matrix:
         """Return rows as numpy's ``take`` does."""
         require(axis == 0, "axis", "be 0 for lazy rows", axis)
-        found = self._made(self.chosen.take(at, mode=cast(Any, mode)))
+        result = self._made(self.chosen.take(at, mode=cast(Any, mode)))
         if out is None:
-            return found
-        out[...] = found
+            return result
+        out[...] = result
         return out
 
     def parts(self) -> Iterator[Matrix]:
@@ -89,12 +89,12 @@ class LazyRows(np.lib.mixins.NDArrayOperatorsMixin):
             yield self._made(self.chosen[first : first + step])
 
     def _made(self, chosen: Indices) -> Matrix:
-        found = self.make(np.maximum(chosen, 0))
-        found[chosen < 0] = 0.0
-        norms = row_norms(found)
+        result = self.make(np.maximum(chosen, 0))
+        result[chosen < 0] = 0.0
+        norms = row_norms(result)
         fine = bool(np.all(norms <= self.bound))
         require(fine, "A row", f"be finite with norm at most {self.bound!r}", float(np.max(norms, initial=0.0)))
-        return found
+        return result
 
 
 def kept(rows: LazyRows) -> Matrix:

@@ -284,22 +284,24 @@ def _check_apart(train: Records, test: Records) -> None:
 
 def targets_of(table: Table, source: Source, dropped: Mask) -> tuple[Vector, int]:
     """The targets of all rows, NaN for those that are dropped, and the number of classes (0: a number)."""
-    found = np.full(len(table), np.nan)
+    result = np.full(len(table), np.nan)
     if not table.predicted:
-        found[~dropped] = 0.0
-        return found, 0
+        result[~dropped] = 0.0
+        return result, 0
     if source.labelling.target_scale is not None or source.labelling.label_above is not None:
         values = table.numbers(None, source.reading.missing)[~dropped]
         scale = source.labelling.target_scale
-        found[~dropped] = above(values, source.labelling.label_above or 0.0) if scale is None else scaled(values, scale)
-        return found, 0 if scale is not None else 2
+        result[~dropped] = (
+            above(values, source.labelling.label_above or 0.0) if scale is None else scaled(values, scale)
+        )
+        return result, 0 if scale is not None else 2
     classes = source.labelling.classes if source.labelling.classes is not None else 0
     count = classes if isinstance(classes, int) else len(classes)
     name = f"column {table.choice.target!r}" if table.choice.target is not None else LABEL
     rows = np.flatnonzero(~dropped)
     place = table.place if rows.size == len(table) else lambda row: table.place(int(rows[row]))
-    found[~dropped] = class_indices(table.texts(None).rows(~dropped), classes, name, place)
-    return found, count
+    result[~dropped] = class_indices(table.texts(None).rows(~dropped), classes, name, place)
+    return result, count
 
 
 def client_of(table: Table, source: Source, split: Split, base: Path) -> Texts | None:

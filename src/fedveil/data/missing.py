@@ -88,18 +88,18 @@ def without_client(table: Table, source: Source) -> Mask:
 
 def numbers_with_gaps(table: Table, source: Source, name: str | None) -> Vector:
     """Return a column of numbers (without a name: the target), NaN where one is missing."""
-    found = table.numbers(name, source.reading.missing)
+    result = table.numbers(name, source.reading.missing)
     marks = number_marks(source.reading.missing)
-    return np.where(np.isin(found, marks), np.nan, found) if marks else found
+    return np.where(np.isin(result, marks), np.nan, result) if marks else result
 
 
 def _settle_numbers(table: Table, source: Source, name: str, dropped: Mask) -> Vector:
-    found = numbers_with_gaps(table, source, name)
-    gone = np.isnan(found)
+    result = numbers_with_gaps(table, source, name)
+    gone = np.isnan(result)
     if not gone.any():
-        return found
+        return result
     value = rule_for(table, source.features.fill.get(name, source.features.default_fill), gone, name, dropped)
-    return np.where(gone, 0.0 if value is None else float(value), found)
+    return np.where(gone, 0.0 if value is None else float(value), result)
 
 
 def _settle_text(table: Table, source: Source, column: str, dropped: Mask) -> Texts:

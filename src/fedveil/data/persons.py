@@ -43,6 +43,6 @@ def ranks(persons: Indices) -> Indices:
     order = np.argsort(persons, kind="stable")
     ranked = persons[order]
     first = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
-    found = np.empty(persons.size, dtype=np.int64)
-    found[order] = np.arange(persons.size) - np.repeat(first, np.diff(np.append(first, persons.size)))
-    return found
+    result = np.empty(persons.size, dtype=np.int64)
+    result[order] = np.arange(persons.size) - np.repeat(first, np.diff(np.append(first, persons.size)))
+    return result

@@ -187,12 +187,12 @@ def _read(file: _File, wanted: Sequence[int], written: Collection[int], done: in
                 done -= batch.num_rows
                 continue
             part, done = batch.slice(done), 0
-            found = {}
+            result = {}
             for place, column in zip(wanted, part.columns, strict=True):
                 if place in numeric and nan_is_text and compute.any(compute.is_nan(column)).as_py():
                     raise _HoldsTexts(place)
-                found[place] = typed(column, file.names[place], file.path.name, respell)
-            yield found
+                result[place] = typed(column, file.names[place], file.path.name, respell)
+            yield result
 
 
 def _respelt(file: _File, words: list[str]) -> list[str]:

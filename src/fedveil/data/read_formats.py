@@ -169,8 +169,8 @@ def model_arrays(data: bytes) -> Iterator[Any]:
             stated = sum(part.file_size for part in packed.infolist())
             require(stated <= len(data), "model.npz", "be written without compression", f"{stated} bytes")
             check_arrays(packed, "model.npz", len(data))
-        with np.load(io.BytesIO(data), allow_pickle=False) as found:
-            yield found
+        with np.load(io.BytesIO(data), allow_pickle=False) as result:
+            yield result
 
 
 def check_arrays(archive: zipfile.ZipFile, file: str, size: int) -> None:

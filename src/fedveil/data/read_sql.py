@@ -83,12 +83,12 @@ def _column(values: Sequence[Any]) -> Column:
         number = int if whole else float
         return arrow.array([None if value is None else number(value) for value in values])
     try:
-        found = arrow.array(values)
+        result = arrow.array(values)
     except (arrow.ArrowException, OverflowError):  # values of several kinds, or of one that Arrow does not know
-        found = None
-    if found is None or is_nested(found.type):
+        result = None
+    if result is None or is_nested(result.type):
         return arrow.array([_text(value) for value in values], type=arrow.string())
-    return found
+    return result
 
 
 @contextmanager
@@ -194,11 +194,11 @@ def _parquet_rows(path: Path, name: str) -> Any:
         require(same, one.name, f"have the columns of {files[0].name}, of the same types", "others")
     form = dataset.ParquetFileFormat(read_options=dataset.ParquetReadOptions(dictionary_columns=texts))
     by_folder = {"partitioning": "hive", "partition_base_dir": str(base)}
-    found = dataset.dataset([str(one) for one in files], format=form, **by_folder)
+    result = dataset.dataset([str(one) for one in files], format=form, **by_folder)
     kept = {column for column, _ in schemas[0]}
     whole = set(schema.names)
-    flat = [field for field in found.schema if field.name in kept or field.name not in whole]
-    return found.replace_schema(arrow.schema(flat))
+    flat = [field for field in result.schema if field.name in kept or field.name not in whole]
+    return result.replace_schema(arrow.schema(flat))
 
 
 def one_select(source: Source) -> str:

@@ -187,7 +187,7 @@ class RowRule:
         return Source.of(source=name, feature_bound=1.0, label_above=0.0, missing=self.missing, **self.reading)
 
     def rows(self, cells: Mapping[str, Cells], place: Place, names: tuple[str, ...] = ()) -> tuple[Matrix, Mask]:
-        """Return the row of each record, and which records are to be left out (their rule is "drop-row").
+        """Return the row of each record, and which records are dropped (their rule is "drop-row").
 
         Columns that the model does not know are not looked at; ``names``: theirs, for a hint.
         """
@@ -220,41 +220,42 @@ class RowRule:
         The last entry is left for the constant one.
         """
         count = len(self.components)
-        found = np.zeros((len(rows), count + (self.intercept > 0)))
-        found[:, :count] = np.einsum("ij,kj->ik", rows, np.array(self.components)) * self.stretch
-        cut_rows(found[:, :count], self.bound, self.intercept)
-        return found
+        result = np.zeros((len(rows), count + (self.intercept > 0)))
+        result[:, :count] = np.einsum("ij,kj->ik", rows, np.array(self.components)) * self.stretch
+        cut_rows(result[:, :count], self.bound, self.intercept)
+        return result
 
     def _mapped(self, name: str, rows: Matrix) -> Matrix:
         """Rows through the feature map; it must make as many numbers as in training."""
         if not len(rows):
             return np.zeros((0, self.map_width + (self.intercept > 0)))
-        found = mapped_rows(name, rows, self.bound, self.intercept)
-        width = found.shape[1] - (self.intercept > 0)
+        result = mapped_rows(name, rows, self.bound, self.intercept)
+        width = result.shape[1] - (self.intercept > 0)
         hint = "It is not the map that the model was trained with."
         require(width == self.map_width, "data.feature_map", f"give {self.map_width} numbers", width, hint)
-        return found
+        return result
 
     def _cells(self, column: Column, cells: Mapping[str, Cells], count: int, names: tuple[str, ...]) -> Cells:
-        found = cells.get(column.name)
-        if found is not None:
-            same = len(found) == count
-            require(same, f"The column {column.name!r}", f"have {count} values, as the others", len(found))
-            return found
+        result = cells.get(column.name)
+        if result is not None:
+            same = len(result) == count
+            require(same, f"The column {column.name!r}", f"have {count} values, as the others", len(result))
+            return result
         stand_in = column.absent(count)
         if stand_in is None or self.absent == "refuse":
             others = [name for name in (*cells, *names) if name not in self.names]
             near = difflib.get_close_matches(column.name, others, n=1)
             hint = f"Did you mean {near[0]}?" if near else ""
             if not near and stand_in is not None:
-                hint = f"Its fill, {column.fill}, can stand for it if you say so (absent columns: fill)."
+                hint = (
+                    'To fill it as a missing cell is filled: --absent fill, or model.lenient(absent="fill") in Python.'
+                )
             require(False, "The data", f"have the column {column.name!r}, which the model needs", "none", hint)
         return [] if stand_in is None else stand_in
 
     def lenient(self, *, absent: Absent = "refuse", unknown: str = "refuse") -> "RowRule":
-        """Return the same with other rules for columns that are absent and categories that are unknown ("zero".
-
-        None).
+        """Return the same with other rules for columns that are absent and unknown words (``"zero"``: they count
+        as none of the categories).
         """
         columns = self.columns
         if unknown != "refuse":

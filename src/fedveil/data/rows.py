@@ -83,18 +83,18 @@ def mapped_rows(name: str, rows: Matrix, bound: float, intercept: float) -> Matr
     function = named(name, _KEY)
     first = _one(function, rows[0])
     check_cells(_KEY, len(rows), first.size)
-    found = np.zeros((len(rows), first.size + (intercept > 0)))
+    result = np.zeros((len(rows), first.size + (intercept > 0)))
     for place, row in enumerate(rows):
         entries = _one(function, row)
         require(entries.size == first.size, _KEY, f"give every record {first.size} numbers", entries.size)
-        found[place, : first.size] = entries
+        result[place, : first.size] = entries
     hint = "It must give a record the same numbers every time, whatever came before."
-    steady = np.array_equal(first, _one(function, rows[0])) and np.array_equal(first, found[0, : first.size])
+    steady = np.array_equal(first, _one(function, rows[0])) and np.array_equal(first, result[0, : first.size])
     require(steady, _KEY, "be a function of its row", "two results for one record", hint)
-    cut_rows(found[:, : first.size], bound, intercept)
+    cut_rows(result[:, : first.size], bound, intercept)
     if intercept:
-        found[:, -1] = intercept
-    return found
+        result[:, -1] = intercept
+    return result
 
 
 def _one(function: Any, row: Vector) -> Vector:

@@ -78,8 +78,8 @@ def _labels(table: Table, events: Texts, source: Source) -> Texts:
         rule = "say whether the event was seen: 1 or 0, true or false, yes or no"
         got = events.words[int(events.codes[row])]
         require(False, f"{table.place(row)}, column {source.labelling.event!r}", rule, got)
-    found = labelled(np.where(gone, 0.0, times), happened, source.labelling.intervals)
-    return Texts(["", *found.words], np.where(gone, 0, 1 + found.codes))
+    result = labelled(np.where(gone, 0.0, times), happened, source.labelling.intervals)
+    return Texts(["", *result.words], np.where(gone, 0, 1 + result.codes))
 
 
 def labelled(times: Vector, happened: Mask, ends: Sequence[float]) -> Texts:
@@ -191,13 +191,13 @@ def _by_suffix(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     if name.endswith("-ubyte"):  # as MNIST's files are called
         return "idx"
-    found = SUFFIXES.get(Path(name).suffix)
-    if found is None:
+    result = SUFFIXES.get(Path(name).suffix)
+    if result is None:
         raise BadValue(
             f"data.format must be given for {path.name}, whose name does not tell it: csv, parquet, feather, npz, "
             "libsvm or idx."
         )
-    return found
+    return result
 
 
 def files_of(source: Source, path: Path) -> list[Path]:

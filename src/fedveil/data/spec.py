@@ -219,11 +219,11 @@ def _interval_classes(labels: Labelling) -> tuple[str, ...]:
     few = len(ends) <= _MOST_INTERVALS
     require(rising and few, "data.intervals", f"be up to {_MOST_INTERVALS} ends that are positive and rise", ends[:5])
     others = [key for key in labels.rules if key != "classes"]
-    require(not others, "data.intervals", "be left out with another rule for labels", others)
+    require(not others, "data.intervals", "be the only rule for labels", others)
     require(labels.target is not None, "data.target", "name the column of times", None)
     words = tuple(word for k in range(1, len(ends) + 1) for word in (f"{k}+", f"{k}"))
     same = labels.classes in (None, words)
-    require(same, "data.classes", "be left out with data.intervals, which declare them", labels.classes)
+    require(same, "data.classes", "be those that data.intervals declare", labels.classes)
     return words
 
 

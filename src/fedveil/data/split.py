@@ -131,10 +131,10 @@ def _drawn(names: tuple[str, ...], fraction: float, seed: int) -> NDArray[np.boo
 def _other_seed(names: tuple[str, ...], fraction: float) -> str:
     """Return a hint: the first seed that holds out about as many clients as requested."""
     wanted = min(max(1, round(fraction * len(names))), len(names) - 1)
-    found = next((seed for seed in range(100) if _drawn(names, fraction, seed).sum() == wanted), None)
-    if wanted < 1 or found is None:
+    result = next((seed for seed in range(100) if _drawn(names, fraction, seed).sum() == wanted), None)
+    if wanted < 1 or result is None:
         return "Take another fraction, or a source of its own."
-    return f"With data.held_out.seed = {found} it holds out {wanted}."
+    return f"With data.held_out.seed = {result} it holds out {wanted}."
 
 
 def _spare(owner: Indices) -> Indices:

@@ -145,15 +145,15 @@ class Table:
         """Return a column as numbers, NaN where one is missing; a text and an infinity are refused by their place."""
         column, called = self.column(name), name or self.choice.target or LABEL
         numeric = is_numbers(column)
-        found = vector_of(column) if numeric else numbers_of(texts_of(column), missing, called, self.place)
-        refuse_infinite(found, called, self.place)
-        return found
+        result = vector_of(column) if numeric else numbers_of(texts_of(column), missing, called, self.place)
+        refuse_infinite(result, called, self.place)
+        return result
 
     def texts(self, name: str | None) -> Texts:
         """Return a column as texts, empty where one is missing; numbers are spelt as labels are."""
-        found = texts_of(self.column(name))
-        check_texts(found.words, name or self.choice.target or LABEL, self.names[0])
-        return found
+        result = texts_of(self.column(name))
+        check_texts(result.words, name or self.choice.target or LABEL, self.names[0])
+        return result
 
 
 def choose(
@@ -284,8 +284,8 @@ def table_of(source: Source, opened: Sequence[Opened], texts: Collection[str] = 
 
 def _in_one_piece(column: Column) -> Column:
     """Return a column that numpy can look at without a copy."""
-    found = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-    return found if isinstance(found, arrow.ChunkedArray) else arrow.chunked_array([found])
+    result = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+    return result if isinstance(result, arrow.ChunkedArray) else arrow.chunked_array([result])
 
 
 def _all_rows(opened: Sequence[Opened], cells: Any) -> RawRows:

@@ -74,8 +74,8 @@ def texts_of(column: Column) -> Texts:
     if codes.null_count:
         words = [*words, ""]
         codes = _filled(codes, np.int32(len(words) - 1))
-    found = Texts(words, _numpy(codes))
-    return found if len(set(words)) == len(words) else found.respelt(str)
+    result = Texts(words, _numpy(codes))
+    return result if len(set(words)) == len(words) else result.respelt(str)
 
 
 def cells_of(column: Column) -> Cells:
@@ -113,8 +113,8 @@ def coded(texts: Texts) -> Column:
 
 
 def _in_one_piece(column: Column) -> Any:
-    found = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
-    return found.chunk(0) if isinstance(found, arrow.ChunkedArray) else found
+    result = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+    return result.chunk(0) if isinstance(result, arrow.ChunkedArray) else result
 
 
 def _numpy(array: Any) -> Any:

@@ -82,7 +82,7 @@ class Best:
 
     plan: Plan
     released: Released
-    told: dict[str, Any]
+    search: dict[str, Any]
 
 
 def train_best(trials: Trials, records: str) -> Best:
@@ -90,7 +90,7 @@ def train_best(trials: Trials, records: str) -> Best:
     plan, selection = trials.plan, trials.plan.selection
     mark = sha256((plan.hash + records).encode()).hexdigest()  # identifies plan and data
     best, released = best_trial(trials, trials.private / TRIALS, mark)
-    told = {
+    search = {
         "candidates": len(plan.candidates),
         "chosen": best.candidate + 1,
         "score": selection.score,
@@ -98,7 +98,7 @@ def train_best(trials: Trials, records: str) -> Best:
         "expected_trials": selection.law.mean,
         **({"noisy_score": best.score} if selection.score == "private" else {}),
     }
-    return Best(plan=plan.with_chosen(best.candidate), released=released, told=told)
+    return Best(plan=plan.with_chosen(best.candidate), released=released, search=search)
 
 
 def number_of_trials(selection: Selection, entropy: Entropy) -> int:

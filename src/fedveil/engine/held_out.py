@@ -79,7 +79,7 @@ def note_of(study: Study, plan: Plan) -> str | None:
     return (
         f"Nothing about the {plan.held_out.records:,} held-out records will be published: they are not public, and "
         f"{reason}. Exact metrics on them stay in private/metrics.json; [evaluation] private = false publishes them, "
-        "and charges every observer an infinite epsilon."
+        "and makes the ledger say no guarantee for every observer."
     )
 
 

@@ -132,7 +132,7 @@ def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict
         train = loaded.train.present()
         models = {"non-private": non_private(plan, train, entropy), "centralised": centralised(plan.model, train)}
         result["baselines"] = {
-            name: {**_measured(plan, other, held), **_briefly(_told(plan, other, held, labels))}
+            name: {**_measured(plan, other, held), **_briefly(_evaluation(plan, other, held, labels))}
             for name, other in models.items()
         }
     return result
@@ -140,7 +140,7 @@ def measure(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict
 
 def measured_exactly(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
     """Return all metrics of a model on records without blank ones; no noise covers them."""
-    return {**_measured(plan, model, held), **_told(plan, model, held, labels)}
+    return {**_measured(plan, model, held), **_evaluation(plan, model, held, labels)}
 
 
 def published(plan: Plan, metrics: dict[str, Any], private: Path) -> dict[str, Any]:
@@ -183,36 +183,36 @@ def _measured(plan: Plan, model: Vector, held: Records) -> dict[str, Any]:
     return row
 
 
-def _told(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
+def _evaluation(plan: Plan, model: Vector, held: Records, labels: Labels | None) -> dict[str, Any]:
     """Return all that the held-out records say about a model, with classes by their names and numbers in their own
     unit.
     """
     loss = plan.model.loss
     names = [str(k) for k in range(plan.data.classes)] if labels is None else labels.classes
     unit = Labels(span=(-1.0, 1.0)) if labels is None else labels
-    return _settled(evaluate(loss, model, held.features, held.targets, names, unit.own_unit))
+    return _to_json(evaluate(loss, model, held.features, held.targets, names, unit.own_unit))
 
 
-def _briefly(told: dict[str, Any]) -> dict[str, Any]:
+def _briefly(evaluation: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers that models are compared by."""
     return {
-        key: told[key]
+        key: evaluation[key]
         for key in ("auc", "log_loss", "brier", "balanced_accuracy", "mae", "rmse", "deviance")
-        if key in told
+        if key in evaluation
     }
 
 
-def _settled(told: dict[str, Any]) -> dict[str, Any]:
-    return {key: plain(value) for key, value in told.items()}
+def _to_json(evaluation: dict[str, Any]) -> dict[str, Any]:
+    return {key: to_json_value(value) for key, value in evaluation.items()}
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Plain values for JSON: lists for pairs, and null for a number that is not finite."""
     match value:
         case dict():
-            return {key: plain(item) for key, item in value.items()}
+            return {key: to_json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [to_json_value(item) for item in value]
         case float():
             return finite_or_none(value)
         case _:

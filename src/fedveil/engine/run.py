@@ -18,7 +18,7 @@ from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.data.row_rule import Labels
 from fedveil.engine.job import PLAN, Release
-from fedveil.engine.measure import plain, published
+from fedveil.engine.measure import published, to_json_value
 from fedveil.planning.plan import Plan
 from fedveil.stages.evaluate.evaluator import ModelEvaluator
 from fedveil.stages.measuring import Measures
@@ -168,7 +168,7 @@ def release_of(
     """
     metrics = published(plan, data.metrics(plan, released), private)
     if "evaluation" in released:
-        metrics["evaluation"] = plain(released["evaluation"])
+        metrics["evaluation"] = to_json_value(released["evaluation"])
     if tuning:
         metrics = {**metrics, "tuning": tuning}
     output = model_file(plan, released["training"], released.get("preparation"))

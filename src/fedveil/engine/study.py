@@ -36,7 +36,7 @@ from fedveil.planning.study import Study
 from fedveil.planning.tuning import Candidate
 from fedveil.privacy.target import Target
 from fedveil.stages.measuring import Known
-from fedveil.stages.prepare.budget import fitting, settled
+from fedveil.stages.prepare.budget import fitting, settle_preparation
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule
 from fedveil.stages.prepare.loading import Unprepared
@@ -67,7 +67,7 @@ def planned_for(study: Study, opened: Opened, *, at_sites: bool = False) -> Plan
 def _planned_columns(study: Study, opened: Unprepared, held: Mapping[str, Any]) -> Planned:
     request, shape = study.prepare or PrepareRequest(), opened.train.shape
     model, outline, why = settle_shape(study.model, opened.outline, shape, study.target, study.trust)
-    preparation, outline = settled(request, outline, shape, study.target, study.trust)
+    preparation, outline = settle_preparation(request, outline, shape, study.target, study.trust)
     planned = replace(study, model=model).planned(opened.shape(outline), preparation=preparation, **held)
     return replace(planned, draft=replace(planned.draft, reason=f"{planned.draft.reason} {why}".strip()))
 
@@ -75,8 +75,8 @@ def _planned_columns(study: Study, opened: Unprepared, held: Mapping[str, Any]) 
 def learned_from(plan: Plan, opened: Unprepared, entropy: Entropy) -> LearnedRule:
     """Return what the plan's preparation learns from these cells, with the noise of this key."""
     data = CellsHere(opened, entropy)
-    found: LearnedRule = data.stated(plan).get("preparation") or prepare(plan, data, Here(plan, entropy), {})
-    return found
+    result: LearnedRule = data.stated(plan).get("preparation") or prepare(plan, data, Here(plan, entropy), {})
+    return result
 
 
 def evaluated(plan: Plan, loaded: Loaded, model: Vector, entropy: Entropy) -> dict[str, Any]:
@@ -315,4 +315,4 @@ class _StudyJob:
         except KeyboardInterrupt as error:
             raise Interrupted("Stopped; go on with the same command and --resume.") from error
         data = open_data(opened, adder.entropy)
-        return release_of(best.plan, data, best.released, adder.private, best.told)
+        return release_of(best.plan, data, best.released, adder.private, best.search)

@@ -130,9 +130,9 @@ def _marginals(generator: DeepGenerator, rows: Matrix, kinds: Indices, held: Rec
     chosen = np.unique(np.linspace(0, len(cells) - 1, min(len(cells), _PAIRED - 1)).round().astype(int)).tolist()
     shown = [*(cells[place] for place in chosen), (generator.header[-1], classes, kinds, held.targets.astype(np.int64))]
     names, sizes, synthetic, real_cells = zip(*shown, strict=True)
-    found = compared_cells(names, sizes, synthetic, real_cells)
-    every = {**ones, names[-1]: found["ones"][names[-1]]}
-    return found | {"names": list(names), "ones": every, "mean_one": float(np.mean(list(every.values())))}
+    result = compared_cells(names, sizes, synthetic, real_cells)
+    every = {**ones, names[-1]: result["ones"][names[-1]]}
+    return result | {"names": list(names), "ones": every, "mean_one": float(np.mean(list(every.values())))}
 
 
 def _cells(column: Column, rows: Matrix) -> Indices:
@@ -182,5 +182,5 @@ def nearest_rows(synthetic: Matrix, rows: Matrix) -> Vector:
     """Return how far each of the first rows is from the synthetic row that is nearest to it."""
     among = synthetic[:_AMONG]
     lengths = (among**2).sum(axis=1)
-    found = [max(0.0, float((lengths - 2 * among @ row).min() + row @ row)) for row in rows[:_NEAREST]]
-    return np.sqrt(np.array(found, dtype=np.float64))
+    result = [max(0.0, float((lengths - 2 * among @ row).min() + row @ row)) for row in rows[:_NEAREST]]
+    return np.sqrt(np.array(result, dtype=np.float64))

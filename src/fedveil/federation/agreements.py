@@ -269,18 +269,18 @@ class Span:
 @lru_cache(maxsize=16)
 def spans(plan: Carried) -> tuple[Span, ...]:
     """Return the turns of every stage, in order."""
-    found: list[Span] = []
+    result: list[Span] = []
     for place, stage in enumerate(plan.stages):
-        found.append(Span(place, found[-1].end if found else 0, stage))
-    return tuple(found)
+        result.append(Span(place, result[-1].end if result else 0, stage))
+    return tuple(result)
 
 
 def span_of(plan: Carried, turn: int) -> Span:
     """Return the stage that a turn belongs to; refuse a turn that the plan does not have."""
-    found = next((span for span in spans(plan) if span.first <= turn < span.end), None)
-    if found is None:
+    result = next((span for span in spans(plan) if span.first <= turn < span.end), None)
+    if result is None:
         raise Refused("no-such-round")
-    return found
+    return result
 
 
 def length_of(plan: Carried, turn: int) -> int:

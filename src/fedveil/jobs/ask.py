@@ -7,13 +7,14 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from fedveil.certificate.certify import MeasuredCertificate
 from fedveil.core.errors import BadValue, require
-from fedveil.core.files import public_folder
+from fedveil.core.notebook import html_table
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import table, write_tables
 from fedveil.data.frames import columns_of_frame
@@ -22,15 +23,11 @@ from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
-from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.measured import check_sizes
-from fedveil.federation.carrying.trial import deal_clients, site_names
-from fedveil.federation.deploy.files import read_deployment
-from fedveil.jobs.local import FRAME, ReadTables
-from fedveil.jobs.measured import MeasuredResult, certified_result, measured_by
-from fedveil.jobs.remote import check_open, deployed, trial
-from fedveil.jobs.remote_synthesis import How
-from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_given, read_synthesis
+from fedveil.jobs.local import FRAME, ReadTables, read_given
+from fedveil.jobs.measured import MeasuredResult, certify_result, measure_at_sites
+from fedveil.jobs.remote import How, at_deployment, at_trial, check_open
+from fedveil.jobs.synthesis import LABELS, Described, open_columns_of, read_synthesis
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap
 from fedveil.ledger.costs import Charged, charged, cost_of, together
@@ -45,7 +42,7 @@ from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.profile.answers import profile_from
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 from fedveil.stages.synthesise.table import table_of
 
 PAGE: Final = "report.html"
@@ -80,6 +77,15 @@ class AskResult:
     def frame(self, question: str, part: str = "") -> Any:
         """Return a table as a data frame of pandas."""
         return import_module("pandas").DataFrame(self.rows(question, part))  # only those who want frames have it
+
+    def _repr_html_(self) -> str:
+        """Return all answers and their certificate for a notebook."""
+        tables = []
+        for one in self.answers["answers"]:
+            name = one["question"]["name"]
+            tables += [html_table(rows, f"{name} {part}".strip()) for part, rows in one["tables"].items() if rows]
+            tables += [f"<p>{escape(sentence)}</p>" for sentence in one["notes"]]
+        return "".join(tables) + self.certificate._repr_html_()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +168,11 @@ class Spending:
 
     def sentence(self) -> str:
         """Return it in words."""
-        found = f"Ledger of these data: epsilon {self.before:.3g} spent, {self.after:.3g} with these answers"
-        found += f" (together at delta {self.delta:.2g})"
+        result = f"Ledger of these data: epsilon {self.before:.3g} spent, {self.after:.3g} with these answers"
+        result += f" (together at delta {self.delta:.2g})"
         if self.cap is None or self.left is None:
-            return f"{found}. There is no cap, so what a model may spend afterwards is for you to say."
-        return f"{found}. {self.left:.0%} of the cap, epsilon {self.cap:g}, remain for a model afterwards."
+            return f"{result}. There is no cap, so what a model may spend afterwards is for you to say."
+        return f"{result}. {self.left:.0%} of the cap, epsilon {self.cap:g}, remain for a model afterwards."
 
 
 def plan_questions(given: Described | ReadTables) -> tuple[MeasuredPlan, list[Precision], Spending]:
@@ -208,15 +214,15 @@ def precision(plan: MeasuredPlan, columns: Outline) -> list[Precision]:
             wider = replace(target, epsilon=epsilon)
             scales[epsilon] = target.epsilon / epsilon if pure else total_mu(target) / total_mu(wider)
     widths: dict[str, dict[float, float]] = {}
-    found = []
+    result = []
     for epsilon, scale in scales.items():
         for question, one in layout.expected(plan.sums, plan.units, scale):
             widths.setdefault(question.name, {})[epsilon] = one.half_width
             if epsilon == target.epsilon:
-                found.append((question.name, one))
+                result.append((question.name, one))
     return [
         Precision(question=name, what=one.what, unit=one.unit, half_widths=widths[name], of=one.of)
-        for name, one in found
+        for name, one in result
     ]
 
 
@@ -235,7 +241,7 @@ def ask_study(
     asked = open_questions(given, frame)
     system.tell("asking with noise")
     conduct_stage(asked.study, ASK, asked.settings, asked.here, folder, resume=resume, system=system)
-    return _published(certified_result(folder))
+    return _published(certify_result(folder))
 
 
 def ask_on(
@@ -249,11 +255,8 @@ def ask_on(
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
     asked = open_questions(given, at_sites=True)
-    deployment = read_deployment(Path(on))
-    check_folder(folder, how.resume)
-    public_folder(folder)
-    with deployed(deployment, folder) as carrier:
-        return _published(measured_by(asked.study, ASK, asked.settings, folder, deployment, carrier, how))
+    with at_deployment(on, folder, how) as talk:
+        return _published(measure_at_sites(asked.study, ASK, asked.settings, talk))
 
 
 def ask_local(
@@ -263,12 +266,9 @@ def ask_local(
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ends)
     asked = open_questions(given)
-    check_folder(folder, how.resume)
     check_sizes(asked.plan())
-    deal_clients(asked.here.train.clients, site_names(sites))
-    apart = asked.study.trust.key_holder == "third-party"
-    with trial(asked.here, folder, sites, how.system, apart) as network, network.carrier() as carrier:
-        return _published(measured_by(asked.study, ASK, asked.settings, folder, network.deployment, carrier, how))
+    with at_trial(asked.study, asked.here, folder, sites, how) as talk:
+        return _published(measure_at_sites(asked.study, ASK, asked.settings, talk))
 
 
 def profile_at_sites(
@@ -325,6 +325,12 @@ def ask(
     ``questions``: dictionaries or values, as in a question file. ``out``: a folder for certificate, ledger and page; a
     new temporary one if left out. ``tables``: further tables of a question file, such as ``data`` or ``trust``. The
     answer to a question is ``result["its name"]``, as a data frame.
+
+    Example::
+
+        question = {"kind": "mean", "name": "age", "column": "age", "range": [18, 90]}
+        result = fedveil.ask(frame, question, epsilon=0.5)
+        result["age"]  # a data frame with the estimate and its 95% interval
     """
     named = isinstance(data, str | Path)
     records = None if named else len(next(iter(columns_of_frame(data).values())))
@@ -355,13 +361,13 @@ def _published(result: MeasuredResult) -> AskResult:
 
 def _files(answers: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The tables, each with the name of its file; names that would be alike are numbered."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     for place, one in enumerate(answers["answers"]):
         for part, rows in one["tables"].items():
             words = re.sub(r"[^a-z0-9]+", "-", f"{one['question']['name']} {part}".lower()).strip("-")
             name = f"{words or 'answer'}.csv"
-            found[name if name not in found else f"{words}-{place + 1}.csv"] = rows
-    return list(found.items())
+            result[name if name not in result else f"{words}-{place + 1}.csv"] = rows
+    return list(result.items())
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

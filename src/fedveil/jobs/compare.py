@@ -161,7 +161,7 @@ class Comparison:
     @property
     def private(self) -> bool:
         """True if all noise was secret and covers everything, and nothing was trained without noise."""
-        secret = self.study.seed is None and not self.study.data.origin.told_by_places
+        secret = self.study.seed is None and not self.study.data.origin.revealed_by_places
         return secret and self.reference is None and not self.exposed
 
     @property
@@ -183,7 +183,7 @@ class Comparison:
         text = f"{self.trained} models were trained on the same records and each is a release. "
         if self.study.seed is not None:
             return text + "NOT PRIVATE: the noise came from the study's seed. For public data or a rehearsal only."
-        if self.study.data.origin.told_by_places:
+        if self.study.data.origin.revealed_by_places:
             return text + "NOT PRIVATE: the split depends on labels, and data.public does not declare them public."
         loose = target.loose_delta(self.clients if target.unit == "client" else self.records)
         text += "" if loose is None else f"{loose} "
@@ -387,7 +387,7 @@ def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tup
         else:
             planned = study.planned(loaded.train.shape, held, loaded.test_public)
         plan = planned.plan
-        found = math.inf if plan.origin.told_by_places else promise(plan, entry.adversary).epsilon
+        found = math.inf if plan.origin.revealed_by_places else promise(plan, entry.adversary).epsilon
     except (FedveilError, ValueError) as error:
         return replace(entry, refused=" ".join(str(error).split())), None
     facts = facts_of(plan.method, plan.setup)
@@ -467,7 +467,10 @@ def compare(
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
     found, loaded = open_any_study(study, data)
     refuse_evaluation(found)
-    hint = "Declare them public, or say [evaluation] private = false: then every observer is charged infinity."
+    hint = (
+        "Declare them public ([data.held_out] public = true), or write [evaluation] private = false: exact scores are "
+        "then published, and the ledger says no guarantee for every observer."
+    )
     free = loaded.test is None or loaded.test_public or found.exact
     require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)
     rule = "be of classes or of a number to be compared"

@@ -36,12 +36,12 @@ def albums(generator: DeepGenerator, public: Records | None) -> list[Album]:
     words = generator.preparation.labels.classes
     shown = min(len(words), _MOST)
     draw = generator.sampler()
-    found = []
+    result = []
     for kind in range(shown):
         rows = draw(np.full(_EACH, kind, dtype=np.int64), kind)
         real = () if public is None else public.features[public.targets == kind][:_EACH]
-        found.append(Album(name=words[kind], drawn=_greys(rows, image), public=_greys(np.asarray(real), image)))
-    return found
+        result.append(Album(name=words[kind], drawn=_greys(rows, image), public=_greys(np.asarray(real), image)))
+    return result
 
 
 def _greys(rows: Matrix, image: tuple[int, ...]) -> list[Greys]:

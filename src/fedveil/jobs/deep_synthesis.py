@@ -21,7 +21,7 @@ from fedveil.engine.measured import check_secret
 from fedveil.engine.study import conduct_study
 from fedveil.engine.synthetic_quality import deep_quality
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.local import ReadTables, concluded, open_any_study, with_function
+from fedveil.jobs.local import ReadTables, conclude, open_any_study, with_function
 from fedveil.models.loss import NetworkLoss
 from fedveil.models.spec import ModelPlan
 from fedveil.models.torch.criteria import moments_name, pair_name, vae_name
@@ -141,7 +141,7 @@ def trained_generator(
     drawing = drawing_of(request, loaded)
     with sole_use(folder / "private"):
         write_atomically(folder / FILE, drawing.text().encode(), mode=PUBLIC)
-        certificate = concluded(folder, metrics, None, loaded.preparation).certificate
+        certificate = conclude(folder, metrics, None, loaded.preparation).certificate
     generator = DeepGenerator(Bundle.read(folder), drawing)
     quality = deep_quality(generator, loaded, np.random.default_rng(0), training_public=study.data.public)
     public = loaded.test.present() if loaded.test is not None and loaded.test_public else None

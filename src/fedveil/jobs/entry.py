@@ -25,8 +25,8 @@ from fedveil.ledger.place import POINTER
 from fedveil.planning.study import Books
 from fedveil.privacy.guarantee import Unit
 from fedveil.privacy.target import Target
-from fedveil.stages.profile.found import Profile
 from fedveil.stages.profile.learn import profile_of
+from fedveil.stages.profile.profile import Profile
 from fedveil.stages.profile.request import ProfileRequest, open_data, profile_plan
 from fedveil.version import __version__
 
@@ -37,7 +37,7 @@ ENDS = ("certificate.json", STUDY, PAGE)  # what follows the release of a profil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a user says about data that nobody has described; all but the data may be left out.
+    """What a user says about data that nobody has described; all but the data is optional.
 
     ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted. ``ignore``
     and ``keep``: columns to leave out, and columns to use though they are named like identifiers. ``numbers`` and
@@ -90,57 +90,57 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
     stated: dict[str, Kind] = {**dict.fromkeys(wish.numbers, "numbers"), **dict.fromkeys(wish.texts, "texts")}
     unit: Unit = "record" if wish.person is None else "person"
     unit, units = ("client", wish.client_column) if wish.unit == "client" else (unit, None)
-    found = columns_of(wish.data, base, wish.reading, stated=stated, client=units)
+    result = columns_of(wish.data, base, wish.reading, stated=stated, client=units)
     options = {"--ignore": wish.ignore, "--keep": wish.keep, "--numbers": wish.numbers, "--texts": wish.texts}
     person = None if wish.person is None else wish.person[0]
     for option, names in {"--client-column": [wish.client_column], "--person-column": [person], **options}.items():
         for name in names:
-            known = name is None or name in found.kinds
-            require(known, option, "name a column of the data", name, "" if known else nearest(str(name), found.kinds))
-    target, guessed = found.target(wish.target, wish.client_column)
+            known = name is None or name in result.kinds
+            require(known, option, "name a column of the data", name, "" if known else nearest(str(name), result.kinds))
+    target, guessed = result.target(wish.target, wish.client_column)
     whose = {wish.client_column, person}
     apart = {target, *whose, *wish.keep}
-    unused = {name: why for name, why in found.unused.items() if name not in apart and name not in stated}
-    identifiers = tuple(name for name in found.identifiers if name in unused and name not in wish.ignore)
+    unused = {name: why for name, why in result.unused.items() if name not in apart and name not in stated}
+    identifiers = tuple(name for name in result.identifiers if name in unused and name not in wish.ignore)
     unused |= dict.fromkeys(wish.ignore, "was named by --ignore")
-    features = [name for name in found.kinds if name not in unused and name not in {target, *whose}]
+    features = [name for name in result.kinds if name not in unused and name not in {target, *whose}]
     used, dated = {target, *features}, {name for name, why in unused.items() if why == DATES}
-    require(features, "The data", "have a column to predict from", list(found.kinds)[:10])
+    require(features, "The data", "have a column to predict from", list(result.kinds)[:10])
     draft = Draft(
         name=_name(wish.data),
         source=bare(wish.data),
         target=DraftTarget(
-            column=target if found.reading.get("header", True) else int(target),
+            column=target if result.reading.get("header", True) else int(target),
             classes=tuple(wish.classes),
             span=wish.range,
             guessed=guessed,
         ),
-        records=found.records,
+        records=result.records,
         privacy=DraftPrivacy(epsilon=wish.epsilon, delta=wish.delta, unit=unit, neighbours=wish.neighbours),
-        reading=found.reading,
+        reading=result.reading,
         columns=DraftColumns(
-            numbers=tuple(name for name in features if found.kinds[name] in ("numbers", "empty")),
-            texts=tuple(name for name in features if found.kinds[name] in ("texts", "dates")),
+            numbers=tuple(name for name in features if result.kinds[name] in ("numbers", "empty")),
+            texts=tuple(name for name in features if result.kinds[name] in ("texts", "dates")),
             unused=unused,
             identifiers=identifiers,
-            mixed=tuple(name for name in found.mixed if name in used),
-            unsettled=tuple(name for name in found.unsettled if name in used or name in dated),
-            layout=found.layout,
+            mixed=tuple(name for name in result.mixed if name in used),
+            unsettled=tuple(name for name in result.unsettled if name in used or name in dated),
+            layout=result.layout,
         ),
         rules=Features(fill={target: "drop-row"}),
         client_column=wish.client_column,
         person=wish.person,
     )
-    return draft, found
+    return draft, result
 
 
 def init_study(wish: Wish, out: Path, *, instead: bool = False) -> tuple[Draft, Columns]:
     """Write a drafted study to the file ``out``, which must be new, or may be replaced (``instead``)."""
     require(instead or not out.exists(), "--out", "name a new file", str(out), "Or give --replace to write over it.")
-    draft, found = draft_study(wish)
+    draft, result = draft_study(wish)
     remark = "Drafted from the names and types of the columns. Whoever publishes this study states them: check them."
     _write(out, replace(draft, remarks=(remark,), source=_path_from(out.parent, wish.data)))
-    return draft, found
+    return draft, result
 
 
 def profile_data(
@@ -195,10 +195,10 @@ def profile_data(
         fingerprint=data.fingerprint,
         cells=data.fingerprint,
     )
-    found = Profile.read(conduct_measured(measuring, out, resume=resume, system=system or System()))
+    result = Profile.read(conduct_measured(measuring, out, resume=resume, system=system or System()))
     with sole_use(out / "private"):
-        certificate, draft = _certified_profile(wish, target, draft, found, out, ledger)
-    return ProfileResult(folder=out, profile=found, certificate=certificate, draft=draft, columns=columns)
+        certificate, draft = _certified_profile(wish, target, draft, result, out, ledger)
+    return ProfileResult(folder=out, profile=result, certificate=certificate, draft=draft, columns=columns)
 
 
 def _certified_profile(

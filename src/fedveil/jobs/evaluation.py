@@ -28,7 +28,7 @@ from fedveil.data.split import natural_owners
 from fedveil.data.typed import cells_of
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
-from fedveil.engine.measure import measured_exactly, plain
+from fedveil.engine.measure import measured_exactly, to_json_value
 from fedveil.engine.measured import Measuring, Place, Program, conduct_measured
 from fedveil.engine.run import Rows
 from fedveil.engine.system import System
@@ -195,7 +195,7 @@ def _counting(loaded: ReleasedModel, plan: MeasuredPlan, labelled: Labelled) -> 
     def program(by: Measures) -> bytes:
         with loaded.allowed.granted():
             told = {"format": 1, **plan.stated, **evaluator.counted(records, by, labelled.labels)}
-        return (json.dumps(plain(told), indent=1, allow_nan=False) + "\n").encode()
+        return (json.dumps(to_json_value(told), indent=1, allow_nan=False) + "\n").encode()
 
     return program
 
@@ -221,10 +221,10 @@ def _exact(model: ReleasedModel, labelled: Labelled, *, by_client: bool) -> dict
 
 
 def _loaded(model: str | Path | ReleasedModel) -> ReleasedModel:
-    found = model if isinstance(model, ReleasedModel) else load_model(model)
+    result = model if isinstance(model, ReleasedModel) else load_model(model)
     hint = "Its threshold may be its owner's alone: evaluate the shared model."
-    require(found.bundle.personal is None, "The model", "be the shared one", "a party's own", hint)
-    return found
+    require(result.bundle.personal is None, "The model", "be the shared one", "a party's own", hint)
+    return result
 
 
 def _check_private(model: ReleasedModel, unit: str, client_column: str | None) -> None:

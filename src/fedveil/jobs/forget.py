@@ -27,7 +27,7 @@ from fedveil.engine.job import Job, Release, Started, conduct
 from fedveil.engine.run import release_of, run_stages
 from fedveil.engine.study import RowsHere
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.local import STUDY, Result, Sign, Wanted, concluded, open_any_study, signing_key
+from fedveil.jobs.local import STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
 from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgetting
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
@@ -44,7 +44,13 @@ RECEIPT: Final = "receipt"  # .json, .html and, signed, .sig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetResult(Result):
-    """A finished request: the new model as a run's result, and what is promised to whoever left."""
+    """A finished request: the new model as a run's result, and what is promised to whoever left.
+
+    Example::
+
+        result = fedveil.forget("results", rows=[17], out="results-2")
+        labels = result.model.predict(frame)
+    """
 
     forgotten: Forgotten
     design: ForgetDesign
@@ -96,7 +102,12 @@ def plan_forgetting(
     others: float | None = None,
     rounds: int | None = None,
 ) -> ForgetDesign:
-    """Return what forgetting would take and cost, without charging anything or touching a record's values."""
+    """Return what forgetting would take and cost, without charging anything or touching a record's values.
+
+    Example::
+
+        design = fedveil.plan_forgetting("results", rows=[17, 41], epsilon=0.1)  # charges nothing
+    """
     request = _request(Path(folder), study, rows, records, client)
     return Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
 
@@ -122,6 +133,11 @@ def forget(
     ``rows``: numbers of rows of the source, from 1; ``records``: a file that holds the same rows; ``client``: a data
     holder, where the run protected clients. ``epsilon``: what is to be left for whoever has only the new model;
     ``others``: the largest epsilon that everybody else may be charged. ``study``: where the run's own is not known.
+
+    Example::
+
+        result = fedveil.forget("results", rows=[17, 41], epsilon=0.1, out="results-2")
+        print(result.forgotten)
     """
     key, system, target = signing_key(sign), system or System(), Path(out)
     if resume and (target / f"{RECEIPT}.html").exists():
@@ -133,7 +149,7 @@ def forget(
     kept = json.dumps({"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}) + "\n"
     write_atomically(target / "private" / WHO, kept.encode())
     metrics = read_object((target / "metrics.json").read_bytes(), "metrics.json")
-    return finish_request(request.source, concluded(target, metrics, key, request.opened.preparation), design, key)
+    return finish_request(request.source, conclude(target, metrics, key, request.opened.preparation), design, key)
 
 
 def finish_request(source: Path, result: Result, design: ForgetDesign, key: SigningKey | None) -> ForgetResult:

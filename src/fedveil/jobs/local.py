@@ -113,6 +113,12 @@ class Result:
     """The files of a finished run, read back; ``signature``: of its certificate, or None.
 
     ``allowed``: the code that the run was allowed to import, and its model is.
+
+    Example::
+
+        result = fedveil.run_study("study.toml", out="results")
+        labels = result.model.predict(frame)
+        result.log_to_mlflow("churn")
     """
 
     folder: Path
@@ -169,7 +175,7 @@ def open_any_study(study: Wanted, data: Given = None) -> tuple[Study, Loaded | U
     elif isinstance(study, str | Path):
         found = read_study(Path(study))
     else:
-        read = _read(study)
+        read = read_given(study)
         found = study_of(read.tables, base=read.base, name=read.name, data_given=data is not None)
     if data is not None:
         hint = 'Programs that bring records of their own state their rule: prepare.kind = "stated".'
@@ -227,7 +233,7 @@ def _framed(study: Wanted, data: Any) -> Study:
     hint = "Give the study as tables or as a file; its [data] names no source."
     if isinstance(study, Study):
         raise BadValue(f"A frame must come with a study that is still to be read. {hint}")
-    read = _read(study)
+    read = read_given(study)
     tables = dict(read.tables)
     stated = dict(table(tables.get("data", {}), "data"))
     require("source" not in stated, "data.source", "be left out when a frame is given", stated.get("source"))
@@ -255,7 +261,7 @@ def with_functions(study: Wanted, module: Function = None, feature_map: Function
         return study
     if isinstance(study, Study):
         raise BadValue("A function must come with a study that is still to be read: give its tables or its file.")
-    read = _read(study)
+    read = read_given(study)
     tables = dict(read.tables)
     for (name, key), function in given.items():
         if function is not None:
@@ -269,8 +275,8 @@ def with_function(own: Mapping[str, Any], name: str, key: str, function: Callabl
     return {**own, key: give(function)}
 
 
-def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
-    """The tables of a study that is not checked yet."""
+def read_given(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
+    """The tables of a study that is not checked yet, with where they come from."""
     if isinstance(study, ReadTables):
         return study
     if isinstance(study, str | Path):
@@ -279,7 +285,13 @@ def _read(study: "str | Path | Mapping[str, Any] | ReadTables") -> "ReadTables":
 
 
 def plan_study(study: Wanted, data: Given = None, *, module: Function = None, feature_map: Function = None) -> Planned:
-    """Return the plan of a study, without training; functions are given as to :func:`run_study`."""
+    """Return the plan of a study, without training; functions are given as to :func:`run_study`.
+
+    Example::
+
+        planned = fedveil.plan_study("study.toml")  # trains nothing, charges nothing
+        print(planned.draft.reason)
+    """
     found, loaded = open_any_study(with_functions(study, module, feature_map), data)
     return planned_for(found, loaded)
 
@@ -305,6 +317,12 @@ def run_study(
     public if [data] says so, otherwise none), or data sets of PyTorch likewise. ``sign``: a key, or the path of its
     file, that signs the certificate. ``module`` and ``feature_map``: functions in place of the names that [model] and
     [data] would state for them (:func:`fedveil.give` makes names of them).
+
+    Example::
+
+        result = fedveil.run_study("study.toml", out="results")
+        print(result.certificate.guarantees[0].answer.epsilon)
+        labels = result.model.predict(frame)  # a frame with the study's columns, with or without labels
     """
     study = with_functions(study, module, feature_map)
     return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_run)
@@ -324,6 +342,11 @@ def tune_study(
 
     As :func:`run_study`; ``watch`` is told of trials in place of rounds. The whole search is one plan, charged once
     before the first trial, and has one certificate.
+
+    Example::
+
+        result = fedveil.tune_study("study.toml", out="results")  # the study has a [tune] table
+        print(result.certificate.guarantees[0].answer.epsilon)  # of the whole search
     """
     return _carried_out(study, Path(out), data, resume, watch, system or System(), sign, _check_tuned)
 
@@ -355,12 +378,16 @@ def _carried_out(
     system.tell("reading the data")
     found, loaded = open_any_study(study, data)
     check(found)
+    if found.canaries:
+        from fedveil.audit.one_run import forecast  # loaded only where there are canaries
+
+        system.tell(forecast(found.canaries, len(loaded.train), found.target.epsilon, found.target.delta))
     metrics = conduct_study(found, loaded, folder, resume=resume, watch=watch, system=system)
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
         remember_study(study, folder)
-        result = concluded(folder, metrics, key, rule)
+        result = conclude(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, records_of(folder, loaded))
     return result
@@ -396,7 +423,7 @@ def signing_key(sign: Sign) -> SigningKey | None:
     return read_key(Path(sign)) if isinstance(sign, str | Path) else sign
 
 
-def concluded(
+def conclude(
     folder: Path, metrics: dict[str, Any], key: SigningKey | None = None, preparation: RowRule | None = None
 ) -> Result:
     """Write certificate, signature (if there is a key), bundle and report of a run that has released its model."""

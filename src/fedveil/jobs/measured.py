@@ -4,18 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedveil.certificate.certify import MeasuredCertificate, certify_measured
-from fedveil.core.files import public_folder
 from fedveil.engine.ending import check_unfinished
 from fedveil.engine.files import PUBLIC, sole_use, write_atomically
 from fedveil.engine.measured import conduct_stage, planned_measured
 from fedveil.engine.system import System
-from fedveil.federation.aggregator.conversation import check_folder
+from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.measured import MeasuredJob, check_sizes
-from fedveil.federation.aggregator.post import Carrier
-from fedveil.federation.carrying.trial import deal_clients, site_names
-from fedveil.federation.deploy.files import Deployment, read_deployment
-from fedveil.jobs.remote import check_open, conversation, deployed, trial
-from fedveil.jobs.remote_synthesis import How
+from fedveil.jobs.remote import How, at_deployment, at_trial, check_open
 from fedveil.jobs.synthesis import Described, open_synthesis, read_synthesis
 from fedveil.planning.study import Study
 from fedveil.stages.measured.plan import Settings
@@ -53,7 +48,7 @@ def measure(
     study, _, found = open_synthesis(given)
     system.tell("measuring with noise")
     conduct_stage(study, stage, settings, found, folder, resume=resume, system=system)
-    return certified_result(folder)
+    return certify_result(folder)
 
 
 def measure_on(
@@ -63,11 +58,8 @@ def measure_on(
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ENDS)
     study, _ = read_synthesis(given, data_given=True)
-    deployment = read_deployment(Path(on))
-    check_folder(folder, how.resume)
-    public_folder(folder)
-    with deployed(deployment, folder) as carrier:
-        return measured_by(study, stage, settings, folder, deployment, carrier, how)
+    with at_deployment(on, folder, how) as talk:
+        return measure_at_sites(study, stage, settings, talk)
 
 
 def measure_local(
@@ -77,30 +69,18 @@ def measure_local(
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ENDS)
     study, _, found = open_synthesis(given)
-    check_folder(folder, how.resume)
     check_sizes(planned_measured(study, stage, settings, table_of(found).all_columns, found.train.shape))
-    deal_clients(found.train.clients, site_names(sites))
-    apart = study.trust.key_holder == "third-party"
-    with trial(found, folder, sites, how.system, apart) as network, network.carrier() as carrier:
-        return measured_by(study, stage, settings, folder, network.deployment, carrier, how)
+    with at_trial(study, found, folder, sites, how) as talk:
+        return measure_at_sites(study, stage, settings, talk)
 
 
-def measured_by(
-    study: Study,
-    stage: str,
-    settings: Settings,
-    folder: Path,
-    deployment: Deployment,
-    carrier: Carrier,
-    how: How,
-) -> MeasuredResult:
-    """Measure at the sites that the carrier reaches, and certify."""
-    talk = conversation(folder, deployment, carrier, how.resume, how.watch, how.tell, how.system)
+def measure_at_sites(study: Study, stage: str, settings: Settings, talk: Conversation) -> MeasuredResult:
+    """Measure at the sites, and certify."""
     MeasuredJob(study=study, stage=stage, settings=settings, talk=talk).conduct()
-    return certified_result(folder)
+    return certify_result(talk.folder)
 
 
-def certified_result(folder: Path) -> MeasuredResult:
+def certify_result(folder: Path) -> MeasuredResult:
     """Certify what a stage released in a folder."""
     with sole_use(folder / "private"):
         certificate = certify_measured(folder, __version__)

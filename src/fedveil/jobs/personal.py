@@ -54,8 +54,8 @@ def fitted(loss: Loss, features: Matrix, targets: Vector, towards: Vector, stren
         height = loss.value(w, features, targets) + strength / 2 * float(away @ away)
         return height, total / count + strength * away
 
-    found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "ftol": _PRECISE})
-    return np.asarray(found.x, dtype=np.float64)
+    result = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "ftol": _PRECISE})
+    return np.asarray(result.x, dtype=np.float64)
 
 
 def steepness(loss: Loss, bound: float) -> float:
@@ -205,17 +205,17 @@ def _fits(own: Own, request: PersonalRequest, rows: Indices) -> Made:
     """Every model that the ways take, fitted to these records alone."""
     loss, features, targets = own.loss, own.features[rows], own.targets[rows]
     steep = steepness(loss, own.bound)
-    found: Made = {("shared", None): own.shared}
+    result: Made = {("shared", None): own.shared}
     if "mixture" in request.ways:
         zero = np.zeros_like(own.shared)
         local = fitted(loss, features, targets, zero, _LOCAL * steep, zero)
-        found |= {("mixture", weight): (1 - weight) * own.shared + weight * local for weight in _WEIGHTS}
+        result |= {("mixture", weight): (1 - weight) * own.shared + weight * local for weight in _WEIGHTS}
     if "proximal" in request.ways:
         start = own.shared
         for part in _STRENGTHS:  # each starts where the one before, drawn more strongly, ended
             start = fitted(loss, features, targets, own.shared, part * steep, start)
-            found["proximal", part * steep] = start
-    return found
+            result["proximal", part * steep] = start
+    return result
 
 
 def _folds(own: Own, request: PersonalRequest) -> Iterator[tuple[Indices, Indices]]:

@@ -19,7 +19,7 @@ from fedveil.engine.files import sole_use
 from fedveil.engine.study import conduct_study
 from fedveil.engine.system import System
 from fedveil.federation.site.data import read_site_data
-from fedveil.jobs.local import ENDS, Result, concluded
+from fedveil.jobs.local import ENDS, Result, conclude
 from fedveil.jobs.personal import site_rows
 from fedveil.planning.study import study_of
 from fedveil.release.bundle import Bundle
@@ -70,7 +70,7 @@ def personalise_privately(
     study = replace(study, data=replace(study.data, source=source), baselines=False)
     metrics = conduct_study(study, loaded, folder, resume=resume, system=system, start=bundle.parameters)
     with sole_use(folder / "private"):
-        return concluded(folder, metrics, None, bundle.preparation)
+        return conclude(folder, metrics, None, bundle.preparation)
 
 
 def _to_train(

@@ -5,10 +5,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedveil.core.files import owners_folder, public_folder
+from fedveil.core.files import PUBLIC, owners_folder, public_folder, write_atomically
 from fedveil.core.importing import allowed_now
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
@@ -22,14 +22,14 @@ from fedveil.federation.aggregator.conversation import SECRETS, Conversation, be
 from fedveil.federation.aggregator.federate import Federation, check_carried
 from fedveil.federation.aggregator.post import Carrier, Clock, Post
 from fedveil.federation.aggregator.relay import RelayCarrier
-from fedveil.federation.aggregator.trace import STATUS, RunStatus, Trace
+from fedveil.federation.aggregator.trace import STATUS, TIMELINE, RunStatus, Trace, typical_round
 from fedveil.federation.carrying.trial import TrialNetwork, deal_clients, site_names
 from fedveil.federation.deploy.files import INSIDE, Deployment, Engine, read_deployment
 from fedveil.federation.flower.local import local_network
 from fedveil.federation.flower.network import Link, submit, write_app, write_connection
 from fedveil.federation.nvflare.local import local_flare
 from fedveil.federation.site.data import same_clients
-from fedveil.jobs.local import ENDS, Result, Sign, Wanted, concluded, open_any_study, remember_study, signing_key
+from fedveil.jobs.local import ENDS, Result, Sign, Wanted, conclude, open_any_study, remember_study, signing_key
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study, read_study_without_data
 from fedveil.signing import SigningKey
@@ -45,28 +45,32 @@ def silent(site: str, state: str) -> None:
     """Ignore the news of a site."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """Whether an interrupted job is finished, who is told how far it is, and the seed of a generator's rows alone."""
+
+    resume: bool = False
+    watch: Watch = None
+    tell: Tell = silent
+    system: System = field(default_factory=System)
+    seed: int | None = None
+
+
 def conversation(
-    folder: Path,
-    deployment: Deployment,
-    carrier: Carrier,
-    resume: bool,
-    watch: Watch,
-    tell: Tell,
-    system: System,
-    trace: Trace | None = None,
+    folder: Path, deployment: Deployment, carrier: Carrier, how: How, trace: Trace | None = None
 ) -> Conversation:
     """Return one start of this process as the aggregator of a deployment."""
-    begun = begin(folder, resume, system.random)
+    begun, system = begin(folder, how.resume, how.system.random), how.system
     status = RunStatus(folder / "private" / STATUS, lambda: system.now().isoformat(timespec="milliseconds"))
 
     def tell_site(site: str, state: str) -> None:
         status.site(site, state)
-        tell(site, state)
+        how.tell(site, state)
 
     def watch_round(now: Progress) -> None:
         status.progress(now.round, now.total)
-        if watch is not None:
-            watch(now)
+        if how.watch is not None:
+            how.watch(now)
 
     post = Post(
         identity=deployment.identity,
@@ -109,17 +113,21 @@ def federated(
     """Train across the sites that the carrier reaches; certify and report.
 
     ``preparation``: how records became rows, where this process knows it; otherwise as the sites say. ``trace``: a file
-    for a timeline of the run, which is written also if the run fails. ``goes_on``: as in :class:`Federation`.
+    for a timeline of the run, which is written also if the run fails; the report shows its typical round. ``goes_on``:
+    as in :class:`Federation`.
     """
     kept = Trace(None if trace is None else time.monotonic)
-    talk = conversation(folder, deployment, carrier, resume, watch, tell, system or System(), kept)
+    how = How(resume=resume, watch=watch, tell=tell, system=system or System())
+    talk = conversation(folder, deployment, carrier, how, kept)
     try:
         metrics = Federation(study=study, talk=talk, held=held, goes_on=goes_on).conduct()
     finally:
         if trace is not None:
             trace.write_text(kept.text(), encoding="utf-8")
     with sole_use(folder / "private"):
-        return concluded(folder, metrics, key, preparation or kept_rule(folder))
+        if typical := typical_round(kept.text()):
+            write_atomically(folder / TIMELINE, typical.encode(), mode=PUBLIC)
+        return conclude(folder, metrics, key, preparation or kept_rule(folder))
 
 
 def run_on(
@@ -140,9 +148,7 @@ def run_on(
     key = signing_key(sign)
     check_open(folder := Path(out), resume, ENDS)
     wanted, deployment = read_study_without_data(Path(study)), read_deployment(Path(on))
-    check_folder(folder, resume)
-    public_folder(folder)
-    with deployed(deployment, folder) as carrier:
+    with deployed(deployment, folder, resume) as carrier:
         result = federated(
             wanted, folder, deployment, carrier, Held(), resume=resume, watch=watch, tell=tell, key=key, trace=trace
         )
@@ -158,11 +164,13 @@ def _held_at_sites(study: Study, loaded: Loaded | Unprepared) -> Records | None:
 
 
 @contextmanager
-def deployed(deployment: Deployment, folder: Path) -> Iterator[Carrier]:
+def deployed(deployment: Deployment, folder: Path, resume: bool) -> Iterator[Carrier]:
     """Open the deployment's relay through a socket on this machine, where the link's commands are run as well.
 
     On NVFlare the consortium submits the job, whose controller is the relay; nothing is started from here.
     """
+    check_folder(folder, resume)
+    public_folder(folder)
     carrier = RelayCarrier(deployment.relay, _start(deployment, folder) if deployment.engine == "flower" else _nothing)
     try:
         yield carrier
@@ -205,10 +213,10 @@ def run_local(
     ``engine``: what carries the messages.
     """
     check_open(folder := Path(out), resume, ENDS)
-    found, loaded = open_any_study(study)
-    found, system = replace(found, baselines=False), system or System()
+    result, loaded = open_any_study(study)
+    result, system = replace(result, baselines=False), system or System()
     public = loaded.test_public if loaded.test is not None else True
-    theirs = _held_at_sites(found, loaded)
+    theirs = _held_at_sites(result, loaded)
     rule = None if isinstance(loaded, Unprepared) else loaded.preparation
     if theirs is not None:
         held = Held(preparation=rule)
@@ -216,15 +224,15 @@ def run_local(
         held = Held(cells=loaded, public=public)
     else:
         held = Held(records=loaded.test, public=public, preparation=rule)
-    plan = planned_for(found, loaded, at_sites=True).plan
+    plan = planned_for(result, loaded, at_sites=True).plan
     # Refuse what can be refused before any process starts, so that nothing is left behind.
     check_folder(folder, resume)
     check_carried(plan)
     deal_clients(loaded.train.clients, site_names(sites))
-    apart = found.trust.key_holder == "third-party"
+    apart = result.trust.key_holder == "third-party"
     with trial(loaded, folder, sites, system, apart, theirs, engine) as network, network.carrier() as carrier:
         return federated(
-            found,
+            result,
             folder,
             network.deployment,
             carrier,
@@ -236,6 +244,24 @@ def run_local(
             preparation=rule,
             trace=trace,
         )
+
+
+@contextmanager
+def at_deployment(on: str | Path, folder: Path, how: How) -> Iterator[Conversation]:
+    """Speak with the sites of a deployment, with this process as the aggregator; ``on`` is the aggregator's folder."""
+    deployment = read_deployment(Path(on))
+    with deployed(deployment, folder, how.resume) as carrier:
+        yield conversation(folder, deployment, carrier, how)
+
+
+@contextmanager
+def at_trial(study: Study, loaded: Loaded | Unprepared, folder: Path, sites: int, how: How) -> Iterator[Conversation]:
+    """Speak with real processes of this machine as sites; their records are left in ``folder``/sites."""
+    check_folder(folder, how.resume)  # what can be refused is refused before any process starts
+    deal_clients(loaded.train.clients, site_names(sites))
+    apart = study.trust.key_holder == "third-party"
+    with trial(loaded, folder, sites, how.system, apart) as network, network.carrier() as carrier:
+        yield conversation(folder, network.deployment, carrier, how)
 
 
 @contextmanager

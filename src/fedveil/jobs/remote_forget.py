@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import final
 
 from fedveil.core.errors import CannotCertify, require
-from fedveil.core.files import public_folder
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.consortium import Held, consortium, kept_rule
-from fedveil.federation.aggregator.conversation import check_folder
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.deploy.files import Deployment, read_deployment
 from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, finish_request, study_of
@@ -135,9 +133,7 @@ def forget_on(
     request = open_request(Path(folder), site, marked, study, sorted(deployment.cards))
     remaining = request.remaining(deployment)
     design = aim.design(request.bundle, request.leaving)
-    check_folder(target, resume)
-    public_folder(target)
-    with deployed(remaining, target) as carrier:
+    with deployed(remaining, target, resume) as carrier:
         return carry_out(request, design, target, remaining, carrier, resume=resume, sign=sign, watch=watch, tell=tell)
 
 

@@ -1,33 +1,16 @@
 """A generator of records that are at sites: on a deployment, or as a trial on real processes of this machine."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedveil.core.files import public_folder
 from fedveil.engine.measured import check_secret, planned_synthesis
-from fedveil.engine.system import System
-from fedveil.federation.aggregator.conversation import check_folder
+from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.aggregator.measured import Generation, check_sizes
-from fedveil.federation.aggregator.post import Carrier
-from fedveil.federation.carrying.trial import deal_clients, site_names
-from fedveil.federation.deploy.files import Deployment, read_deployment
-from fedveil.jobs.remote import Tell, Watch, check_open, conversation, deployed, silent, trial
-from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certified_generator, open_synthesis, read_synthesis
+from fedveil.jobs.remote import How, at_deployment, at_trial, check_open
+from fedveil.jobs.synthesis import ENDS, Described, SynthesisResult, certify_generator, open_synthesis, read_synthesis
 from fedveil.planning.study import Study
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.synthesise.quality import check_rows
 from fedveil.stages.synthesise.request import GeneratorRequest
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """The seed of the rows alone, whether an interrupted generator is finished, and who is told how far it is."""
-
-    seed: int | None = None
-    resume: bool = False
-    watch: Watch = None
-    tell: Tell = silent
-    system: System = field(default_factory=System)
 
 
 def synthesise_on(
@@ -39,11 +22,8 @@ def synthesise_on(
     check_open(folder, how.resume, ENDS)
     wanted, request = read_synthesis(study, data_given=True)
     check_secret(wanted)
-    deployment = read_deployment(Path(on))
-    check_folder(folder, how.resume)
-    public_folder(folder)
-    with deployed(deployment, folder) as carrier:
-        return generated(wanted, request, folder, deployment, carrier, rows, how)
+    with at_deployment(on, folder, how) as talk:
+        return _generated(wanted, request, talk, rows, how)
 
 
 def synthesise_local(
@@ -53,28 +33,16 @@ def synthesise_local(
     check_rows(rows)
     how, folder = how or How(), Path(out)
     check_open(folder, how.resume, ENDS)
-    wanted, request, found = open_synthesis(study)
-    # Refuse what can be refused before any process starts, so that nothing is left behind.
+    wanted, request, result = open_synthesis(study)
     check_secret(wanted)
-    check_folder(folder, how.resume)
-    check_sizes(planned_synthesis(wanted, request, found))
-    deal_clients(found.train.clients, site_names(sites))
-    apart = wanted.trust.key_holder == "third-party"
-    with trial(found, folder, sites, how.system, apart) as network, network.carrier() as carrier:
-        return generated(wanted, request, folder, network.deployment, carrier, rows, how, found)
+    check_sizes(planned_synthesis(wanted, request, result))
+    with at_trial(wanted, result, folder, sites, how) as talk:
+        return _generated(wanted, request, talk, rows, how, result)
 
 
-def generated(
-    study: Study,
-    request: GeneratorRequest,
-    folder: Path,
-    deployment: Deployment,
-    carrier: Carrier,
-    rows: int,
-    how: How,
-    found: Unprepared | None = None,
+def _generated(
+    study: Study, request: GeneratorRequest, talk: Conversation, rows: int, how: How, found: Unprepared | None = None
 ) -> SynthesisResult:
-    """Measure a generator at the sites that the carrier reaches; certify it and draw rows."""
-    talk = conversation(folder, deployment, carrier, how.resume, how.watch, how.tell, how.system)
+    """Measure a generator at the sites; certify it and draw rows."""
     generator = Generation(study=study, request=request, talk=talk).conduct()
-    return certified_generator(generator, folder, rows, how.seed, how.system, found, study.data.public)
+    return certify_generator(generator, talk.folder, rows, how.seed, how.system, found, study.data.public)

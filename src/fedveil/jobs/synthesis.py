@@ -22,8 +22,8 @@ from fedveil.engine.system import Progress, System
 from fedveil.jobs.deep_synthesis import is_deep, trained_generator
 from fedveil.jobs.generated import holds_deep, released_generator
 from fedveil.jobs.local import ENDS as MODEL_ENDS
-from fedveil.jobs.local import ReadTables
-from fedveil.planning.study import Study, study_of, tables_of
+from fedveil.jobs.local import ReadTables, read_given
+from fedveil.planning.study import Study, study_of
 from fedveil.release.generating import DeepGenerator
 from fedveil.stages.measured.plan import GENERATOR
 from fedveil.stages.prepare.loading import Unprepared, open_columns
@@ -123,6 +123,10 @@ def synthesise(
     ``seed``: of the rows alone, so that they can be drawn again; the noise of the generator has none. ``module``: of a
     torch generator, a function in place of the name that [generator] would state for it; ``watch`` is told of its
     rounds.
+
+    Example::
+
+        fedveil.synthesise("study.toml", "generator", rows=10_000)  # the study has a [generator] table
     """
     check_rows(rows)
     out, system = Path(out), system or System()
@@ -134,13 +138,13 @@ def synthesise(
         return _deep(read, out, rows, seed, resume, system, module, watch)
     hint = 'State kind = "torch" in [generator] to have it trained.'
     require(module is None, "module", "be left out of a generator by marginals", module, hint)
-    study, request, found = open_synthesis(given)
+    study, request, result = open_synthesis(given)
     system.tell("measuring with noise")
-    generator = conduct_synthesis(study, request, found, out, resume=resume, system=system)
-    return certified_generator(generator, out, rows, seed, system, found, study.data.public)
+    generator = conduct_synthesis(study, request, result, out, resume=resume, system=system)
+    return certify_generator(generator, out, rows, seed, system, result, study.data.public)
 
 
-def certified_generator(
+def certify_generator(
     generator: Generator,
     out: Path,
     rows: int,
@@ -183,15 +187,6 @@ def _deep(
     return SynthesisResult(folder=out, generator=trained.generator, certificate=trained.certificate, rows=rows)
 
 
-def read_given(given: Described | ReadTables) -> ReadTables:
-    """Return the tables of a study, with where they come from."""
-    if isinstance(given, ReadTables):
-        return given
-    if isinstance(given, str | Path):
-        return ReadTables(tables_of(Path(given)), Path(given).parent, Path(given).stem)
-    return ReadTables(given, Path(), "study")
-
-
 def _write_page(
     generator: Generator, certificate: MeasuredCertificate, found: Unprepared | None, out: Path, training_public: bool
 ) -> None:
@@ -220,6 +215,10 @@ def sample(
 
     The certificate is recomputed first: rows of a generator that was altered are not covered by it. The module of a
     torch generator of one's own is run, so its name must be allowed (:func:`fedveil.allowing`).
+
+    Example::
+
+        fedveil.sample("generator", rows=5_000, out="more.csv")
     """
     check_rows(rows)
     folder = Path(folder)

@@ -83,11 +83,11 @@ def spent_by(run: Charged, cap: Cap, order: float) -> Spent:
     uses = run.uses(question_of(cap))
     if uses is None:
         return Spent(math.inf, 0.0)
-    found = Spent(0.0, 0.0)
+    result = Spent(0.0, 0.0)
     for law, times in uses:
         once = _divergence(law, order)
-        found += Spent(once.divergence * times, once.outside * times)
-    return found
+        result += Spent(once.divergence * times, once.outside * times)
+    return result
 
 
 def _divergence(law: LossLaw, order: float) -> Spent:
@@ -130,10 +130,10 @@ def epsilon_of(spent: Spent, cap: Cap, order: float) -> float:
 
 def total_spent(runs: Iterable[Charged], cap: Cap, order: float) -> Spent:
     """Return the sum of what all charges take."""
-    found = Spent(0.0, 0.0)
+    result = Spent(0.0, 0.0)
     for run in runs:
-        found += spent_by(run, cap, order)
-    return found
+        result += spent_by(run, cap, order)
+    return result
 
 
 def _fits(spent: Spent, cap: Cap, order: float) -> bool:
@@ -141,7 +141,7 @@ def _fits(spent: Spent, cap: Cap, order: float) -> bool:
     return spent.divergence <= budget.divergence and spent.outside <= budget.outside
 
 
-def settled(cap: Cap, before: Sequence[Charged], asked: Charged) -> Cap:
+def settle_cap(cap: Cap, before: Sequence[Charged], asked: Charged) -> Cap:
     """Return a cap that is stated for the first time, with the rule that admits more runs like this one.
 
     The choice depends on the first run only, so it is made before anything is learned under the cap.
@@ -366,7 +366,7 @@ class Ledger:
         if story:
             return _charged(story, plan), []
         before, known = charged(entries), _caps(entries)
-        news = [cap if cap.adversary in known else settled(cap, before, asked) for cap in tightened(known, caps)]
+        news = [cap if cap.adversary in known else settle_cap(cap, before, asked) for cap in tightened(known, caps)]
         check((known | {cap.adversary: cap for cap in news}).values(), before, asked)
         return None, news
 
@@ -544,9 +544,9 @@ def _total(entries: Sequence[Entry], run: str) -> dict[str, Any]:
 
 def _caps(entries: Sequence[Entry]) -> dict[Adversary, Cap]:
     """Return the latest cap of every observer."""
-    found: dict[Adversary, Cap] = {}
+    result: dict[Adversary, Cap] = {}
     for entry in entries:
         if entry.kind == "cap":
             cap = Cap(**{key: value for key, value in entry.payload.items() if key != "reason"})
-            found[cap.adversary] = cap
-    return found
+            result[cap.adversary] = cap
+    return result

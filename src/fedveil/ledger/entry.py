@@ -245,7 +245,7 @@ def _follow(sequence: int, previous: str, line: Any, run: str) -> tuple[str, Ent
         digest = line["digest"]
         if not (isinstance(digest, str) and HASH.fullmatch(digest)):
             raise LedgerBroken(sequence, "its digest is not a SHA-256")
-        entry, found = None, link(sequence, previous, digest)
+        entry, result = None, link(sequence, previous, digest)
     else:
         try:
             entry = Entry(**{key: value for key, value in line.items() if key != "hash"}, previous=previous)
@@ -253,10 +253,10 @@ def _follow(sequence: int, previous: str, line: Any, run: str) -> tuple[str, Ent
             raise LedgerBroken(sequence, str(error).rstrip(".")) from error
         if entry.run != run and entry.kind != "cap":
             raise LedgerBroken(sequence, f"it belongs to run {entry.run}")
-        found = entry.hash
-    if found != line["hash"]:
+        result = entry.hash
+    if result != line["hash"]:
         raise LedgerBroken(sequence, "its content and its hash differ")
-    return found, entry
+    return result, entry
 
 
 def _place(data: bytes) -> str:

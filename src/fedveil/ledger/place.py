@@ -122,13 +122,13 @@ def open_books(
     """
     path = _path(study)
     content = None if path is None else content_of(path)
-    place = settled_place(study, own, fingerprint, content=content, begun=begun, urandom=urandom) or own
+    place = resolve_ledger_path(study, own, fingerprint, content=content, begun=begun, urandom=urandom) or own
     require(place is not None, "[books] ledger", "be given for these data", None)
     assert place is not None  # noqa: S101  for the type checker
     return Ledger.open(place, _identity(study, fingerprint), content=content, urandom=urandom)
 
 
-def settled_place(
+def resolve_ledger_path(
     study: Sited,
     own: Path | None,
     fingerprint: Fingerprint,

@@ -229,8 +229,8 @@ def remember_content(connection: sqlite3.Connection, keyed: str) -> None:
 
 def hash_at(connection: sqlite3.Connection, sequence: int) -> str | None:
     """Return the hash of the entry at this place; None if there is none."""
-    found = connection.execute("SELECT hash FROM entries WHERE sequence = ?", (sequence,)).fetchone()
-    return None if found is None else str(found[0])
+    result = connection.execute("SELECT hash FROM entries WHERE sequence = ?", (sequence,)).fetchone()
+    return None if result is None else str(result[0])
 
 
 @contextmanager
@@ -282,8 +282,8 @@ def append(connection: sqlite3.Connection, entry: Entry, payload: str) -> None:
 
 def head(connection: sqlite3.Connection) -> tuple[int, str]:
     """Return the sequence number and the hash of the last entry."""
-    found = connection.execute("SELECT sequence, hash FROM entries ORDER BY sequence DESC LIMIT 1").fetchone()
-    return (0, GENESIS) if found is None else (int(found[0]), str(found[1]))
+    result = connection.execute("SELECT sequence, hash FROM entries ORDER BY sequence DESC LIMIT 1").fetchone()
+    return (0, GENESIS) if result is None else (int(result[0]), str(result[1]))
 
 
 def entry_of(row: tuple[Any, ...]) -> Entry:
@@ -307,15 +307,15 @@ def of_run(connection: sqlite3.Connection, run: str) -> list[Entry]:
 
 def at_round(connection: sqlite3.Connection, run: str, number: int) -> Entry | None:
     """Return a run's entry of this round; round 0 is its charge."""
-    found = connection.execute("SELECT * FROM entries WHERE run = ? AND round = ?", (run, number)).fetchone()
-    return None if found is None else entry_of(found)
+    result = connection.execute("SELECT * FROM entries WHERE run = ? AND round = ?", (run, number)).fetchone()
+    return None if result is None else entry_of(result)
 
 
 def last_of(connection: sqlite3.Connection, run: str) -> Entry | None:
     """Return a run's latest entry."""
     query = "SELECT * FROM entries WHERE run = ? ORDER BY round DESC LIMIT 1"
-    found = connection.execute(query, (run,)).fetchone()
-    return None if found is None else entry_of(found)
+    result = connection.execute(query, (run,)).fetchone()
+    return None if result is None else entry_of(result)
 
 
 def everything(connection: sqlite3.Connection) -> list[Entry]:

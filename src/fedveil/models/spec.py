@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 from fedveil.core.errors import BadValue, require
 from fedveil.core.fields import Exclusion, check_exclusions
+from fedveil.core.tables import filled, known
 from fedveil.core.values import number, whole
 from fedveil.models.adjusted import Adjusted, check_class_weights, check_threshold
 from fedveil.models.loss import Constants, Loss, with_l2
@@ -19,21 +21,18 @@ from fedveil.models.torch.loss import TorchLoss
 
 LINEAR = ("logistic", "softmax", "smoothed-hinge", "huber", "poisson", "survival")
 KINDS = (*LINEAR, "torch")
+SETTINGS: Final = {"smoothed-hinge": "smoothing", "huber": "threshold", "poisson": "rate"}
 SHAPES = ("linear", "additive", "auto")
 MOST_KNOTS: Final = 64
 DIRECTIONS = ("increasing", "decreasing")
+_MANY_CURVES: Final = "It has one curve for each class or interval."
 _NORM_ROUNDING = 1e-9  # relative error of a computed norm of up to a million numbers
 
 
-def loss_named(
-    kind: str,
-    *,
-    classes: int | None = None,
-    smoothing: float | None = None,
-    threshold: float | None = None,
-    rate: float | None = None,
-) -> Loss:
+def loss_named(kind: str, *, classes: int | None = None, setting: float | None = None) -> Loss:
     """Return the loss of this name. ``classes``: how many the data have (0 for regression), checked if given.
+
+    ``setting``: the number of the kinds that have one (``SETTINGS``); None: as usual.
 
     >>> loss_named("softmax", classes=10)
     Softmax(classes=10)
@@ -41,30 +40,27 @@ def loss_named(
     Traceback (most recent call last):
     fedveil.core.errors.BadValue: classes must be 2 for a logistic loss, got 10. Use softmax.
     """
-    takes = {"smoothing": (smoothing, "smoothed-hinge"), "threshold": (threshold, "huber"), "rate": (rate, "poisson")}
-    for name, (given, owner) in takes.items():
-        require(given is None or kind == owner, name, f"be left out unless the loss is {owner}", given)
     match kind:
         case "logistic" | "smoothed-hinge":
             hint = "Use huber." if classes == 0 else "Use softmax."
             require(classes in (None, 2), "classes", f"be 2 for a {kind} loss", classes, hint)
             if kind == "logistic":
                 return Logistic()
-            return SmoothedHinge() if smoothing is None else SmoothedHinge(smoothing)
+            return SmoothedHinge() if setting is None else SmoothedHinge(setting)
         case "softmax":
             if classes is None:
                 raise BadValue("classes must be given for a softmax loss: say how many classes the data have.")
             return Softmax(classes)
         case "huber":
             require(classes in (None, 0), "classes", "be 0 for a huber loss", classes, "It is for regression.")
-            return Huber() if threshold is None else Huber(threshold)
+            return Huber() if setting is None else Huber(setting)
         case "survival":
             if classes is None:
                 raise BadValue("classes must be given for a survival loss: two for each interval.")
             return Survival(classes)
         case "poisson":
             require(classes in (None, 0), "classes", "be 0 for a poisson loss", classes, "It is for counts.")
-            return Poisson() if rate is None else Poisson(rate)
+            return Poisson() if setting is None else Poisson(setting)
     raise BadValue(f"loss must be one of {', '.join(LINEAR)}, got {kind!r}.")
 
 
@@ -73,7 +69,7 @@ def _other_than(kind: str) -> "Callable[[ModelPlan], bool]":
 
 
 def _straight(model: "ModelPlan") -> bool:
-    return model.shape == "linear" or not model.linear
+    return model.curves.shape == "linear" or not model.linear
 
 
 _OWNERS: Final = {  # settings of one kind of model, and what they are
@@ -86,12 +82,54 @@ _OWNERS: Final = {  # settings of one kind of model, and what they are
 EXCLUSIONS: Final = (
     *(Exclusion(name, f"a kind other than {owner}", why, _other_than(owner)) for name, (owner, why) in _OWNERS.items()),
     Exclusion("class_weights", "a torch model", "Its criterion may weigh classes.", lambda model: not model.linear),
-    Exclusion("shape", "a torch model", "The module decides its shape.", lambda model: not model.linear),
+    Exclusion(
+        "model.shape",
+        "a torch model",
+        "The module decides its shape.",
+        lambda model: not model.linear,
+        attrgetter("curves.shape"),
+    ),
     *(
-        Exclusion(name, 'shape = "linear"', "It is about the curves of an additive model.", _straight)
+        Exclusion(
+            f"model.{name}",
+            'shape = "linear"',
+            "It is about the curves of an additive model.",
+            _straight,
+            attrgetter(f"curves.{name}"),
+        )
         for name in ("knots", "knots_at", "monotone")
     ),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """``shape``: whether each column of numbers adds a straight line or a curve to the score.
+
+    It is None or "auto" until the data are known, and None in the plan of a linear model. ``knots``: cells between the
+    knots of a curve; ``knots_at``: knots that the study states, by column; ``monotone``: columns whose curve may only
+    rise or fall. The two are kept as pairs, so that a plan can be hashed.
+    """
+
+    shape: str | None = None
+    knots: int | None = None
+    knots_at: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    monotone: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.shape in (None, *SHAPES), "model.shape", f"be one of {', '.join(SHAPES)}", self.shape)
+        if self.knots is not None:
+            count = whole("model.knots", self.knots)
+            require(1 <= count <= MOST_KNOTS, "model.knots", f"lie between 1 and {MOST_KNOTS}", count)
+            object.__setattr__(self, "knots", count)
+        if self.knots_at != ():
+            result = tuple((name, _knots(name, given)) for name, given in _pairs("model.knots_at", self.knots_at))
+            object.__setattr__(self, "knots_at", result)
+        if self.monotone != ():
+            ways = _pairs("model.monotone", self.monotone)
+            for name, way in ways:
+                require(way in DIRECTIONS, f"model.monotone.{name}", f"be one of {', '.join(DIRECTIONS)}", way)
+            object.__setattr__(self, "monotone", ways)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +141,7 @@ class ModelPlan:
     ``class_weights``: how much each class counts, relative to the most; ``decision_threshold``: the probability above
     which the second of two classes is predicted (:mod:`fedveil.models.adjusted`).
 
-    ``shape``: whether each column of numbers adds a straight line or a curve to the score; None or "auto" until the
-    data are known, and None in the plan of a linear model. ``knots``: cells between the knots of a curve; ``knots_at``:
-    knots that the study states, by column; ``monotone``: columns whose curve may only rise or fall. The two are kept
-    as pairs, so that a plan can be hashed.
+    The keys of ``curves`` stand beside the others in the [model] table of a study and of a plan.
     """
 
     kind: str
@@ -123,15 +158,13 @@ class ModelPlan:
     rate: float | None = None
     class_weights: tuple[float, ...] | None = None
     decision_threshold: float | None = None
-    shape: str | None = None
-    knots: int | None = None
-    knots_at: tuple[tuple[str, tuple[float, ...]], ...] | None = None
-    monotone: tuple[tuple[str, str], ...] | None = None
+    curves: Curves = Curves()
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "model.kind", f"be one of {', '.join(KINDS)}", self.kind)
         self._check_torch()
-        _check_shape(self)
+        single = not self.curves.monotone or self.kind not in ("softmax", "survival")
+        require(single, "model.monotone", "be of a model with one score", self.kind, _MANY_CURVES)
         if self.class_weights is not None:
             object.__setattr__(self, "class_weights", check_class_weights(self.class_weights))
         if self.decision_threshold is not None:
@@ -148,6 +181,20 @@ class ModelPlan:
         require(0 <= self.l2 <= 1e9, "model.l2", "lie in [0, 1e9]", self.l2)
 
     @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> "ModelPlan":
+        """Return the model of a [model] table."""
+        known(given, KEYS, "[model]")
+        curves = {name: given[name] for name in _CURVES if name in given}
+        own = {name: value for name, value in given.items() if name not in _CURVES}
+        result: ModelPlan = filled(cls, {**own, "curves": Curves(**curves)}, "model")
+        return result
+
+    def table(self) -> dict[str, Any]:
+        """Return the TOML table that parses to this."""
+        own = {name: getattr(self, name) for name in KEYS if name not in _CURVES}
+        return own | {name: getattr(self.curves, name) or None for name in _CURVES}
+
+    @classmethod
     def generator(cls, module: str, *, clip: float, radius: float | None, precision: str | None) -> "ModelPlan":
         """Return a torch module that gives each record's loss itself, and draws rows."""
         return cls(kind="torch", module=module, criterion=OWN, clip=clip, radius=radius, precision=precision)
@@ -160,7 +207,7 @@ class ModelPlan:
     @property
     def additive(self) -> bool:
         """Whether each column of numbers adds a curve to the score; known once the data are."""
-        return self.shape == "additive"
+        return self.curves.shape == "additive"
 
     @property
     def survival(self) -> bool:
@@ -188,9 +235,8 @@ class ModelPlan:
                 precision=self.precision or "float64",
                 parameters=self.parameters,
             )
-        loss = loss_named(
-            self.kind, classes=self.classes, smoothing=self.smoothing, threshold=self.threshold, rate=self.rate
-        )
+        setting = getattr(self, SETTINGS[self.kind]) if self.kind in SETTINGS else None
+        loss = loss_named(self.kind, classes=self.classes, setting=setting)
         if self.class_weights is None and self.decision_threshold is None:
             return loss
         return Adjusted(loss, self.class_weights or (), self.decision_threshold)
@@ -213,25 +259,6 @@ class ModelPlan:
         return with_l2(self.loss.constants(bound * (1 + _NORM_ROUNDING), self.clip), self.l2)
 
 
-def _check_shape(model: ModelPlan) -> None:
-    require(model.shape in (None, *SHAPES), "model.shape", f"be one of {', '.join(SHAPES)}", model.shape)
-    if model.knots is not None:
-        count = whole("model.knots", model.knots)
-        require(1 <= count <= MOST_KNOTS, "model.knots", f"lie between 1 and {MOST_KNOTS}", count)
-        object.__setattr__(model, "knots", count)
-    if model.knots_at is not None:
-        result = tuple((name, _knots(name, given)) for name, given in _pairs("model.knots_at", model.knots_at))
-        object.__setattr__(model, "knots_at", result)
-    if model.monotone is not None:
-        pairs = _pairs("model.monotone", model.monotone)
-        for name, way in pairs:
-            require(way in DIRECTIONS, f"model.monotone.{name}", f"be one of {', '.join(DIRECTIONS)}", way)
-        single = model.kind not in ("softmax", "survival")
-        hint = "It has one curve for each class or interval."
-        require(single, "model.monotone", "be of a model with one score", model.kind, hint)
-        object.__setattr__(model, "monotone", pairs)
-
-
 def _pairs(name: str, given: Any) -> tuple[tuple[str, Any], ...]:
     """Return a table, or its pairs as a plan's text has them, as pairs in the order of their names."""
     pairs = list(given.items()) if isinstance(given, Mapping) else given
@@ -251,6 +278,10 @@ def _knots(name: str, given: Any) -> tuple[float, ...]:
     rising = all(math.isfinite(one) for one in knots) and all(a < b for a, b in pairwise(knots))
     require(rising, key, "rise from knot to knot", given)
     return knots
+
+
+_CURVES: Final = tuple(one.name for one in fields(Curves))
+KEYS: Final = (*(one.name for one in fields(ModelPlan) if one.name != "curves"), *_CURVES)
 
 
 def code_named(model: object) -> dict[str, object]:

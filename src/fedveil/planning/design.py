@@ -11,7 +11,7 @@ from fedveil.core.fields import groups_of
 from fedveil.core.limits import PARAMETERS
 from fedveil.core.tables import filled
 from fedveil.data.records import DataShape
-from fedveil.models.spec import ModelPlan
+from fedveil.models.spec import Curves, ModelPlan
 from fedveil.planning.plan import HeldOutRecords, Origin, Plan, check_canaries
 from fedveil.planning.promises import grid_of, promise
 from fedveil.privacy.passes import COSTS_MORE, NAME
@@ -44,8 +44,8 @@ def read_request(given: Mapping[str, Any]) -> AlgorithmRequest:
     require(isinstance(kind, str) and kind in words, "algorithm.kind", f"be one of {', '.join(words)}", kind)
     _check_foreign(kind, values)
     wanted = AutoRequest if kind == AutoRequest.kind else request_type(kind)
-    found: AlgorithmRequest = filled(wanted, values, "algorithm")
-    return found
+    result: AlgorithmRequest = filled(wanted, values, "algorithm")
+    return result
 
 
 def _check_foreign(kind: str, values: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ def make_plan(
     task.target.check_delta()
     if task.canaries:
         check_canaries(task.canaries, task.data, task.model)
-    task = replace(task, model=settled_model(task.model, task.data))
+    task = replace(task, model=settle_model(task.model, task.data))
     size = task.model.loss.size(task.data.features)
     hint = "Features times classes, for a linear model; choose fewer of either."
     require(size <= PARAMETERS, "The model", f"have at most {PARAMETERS:g} parameters", size, hint)
@@ -109,15 +109,21 @@ def make_plan(
     return Planned(plan=plan, draft=replace(draft, method=plan.method))
 
 
-def settled_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
+def settle_model(model: ModelPlan, shape: DataShape) -> ModelPlan:
     """Fill in what the shape of the data decides. If no clip is given, use the gradient norm bound at the zero model.
 
     Without a wish, clipped at the zero model's gradient norm.
     """
     hint = "Its curves are made of columns: name a source in [data], or leave shape out."
-    require(not model.additive or model.knots, "model.shape", "be linear where records come as rows", "additive", hint)
+    require(
+        not model.additive or model.curves.knots,
+        "model.shape",
+        "be linear where records come as rows",
+        "additive",
+        hint,
+    )
     if not model.additive:
-        model = replace(model, shape=None, knots=None, knots_at=None, monotone=None)
+        model = replace(model, curves=Curves())
     model = model.for_data(shape.classes, shape.features)
     return model if model.clip is not None else replace(model, clip=model.loss.usual_clip(shape.bound))
 

@@ -65,7 +65,7 @@ class Origin:
             check_name(self.feature_map)
 
     @property
-    def told_by_places(self) -> bool:
+    def revealed_by_places(self) -> bool:
         """True if the rule of who holds which record reveals private values, which noise does not cover."""
         return self.places == "labels" and not self.public
 
@@ -157,7 +157,7 @@ class Plan(Training):
         if evaluation.trains:
             return
         hint = "Public records need no private evaluation."
-        held = evaluation.held is not None and evaluation.held[0] == self.held_out.records and self.held_out.private
+        held = evaluation.held[0] == self.held_out.records and self.held_out.private
         require(held, "evaluation.held_records", "be the plan's held-out records, which are not public", None, hint)
         require(not self.held_out.exact, "held_out.exact", "be false with a private evaluation", True)
 
@@ -283,7 +283,7 @@ class Plan(Training):
     @property
     def voided(self) -> bool:
         """True if there is noise, but its guarantee does not hold for this run."""
-        return self.seeded or self.origin.told_by_places
+        return self.seeded or self.origin.revealed_by_places
 
     @property
     def private(self) -> bool:
@@ -297,7 +297,7 @@ class Plan(Training):
             return None
         if self.seeded:
             return "the noise comes from a seed that the study names"
-        if self.origin.told_by_places:
+        if self.origin.revealed_by_places:
             return "the split among clients depends on labels, and data.public does not declare the records public"
         return "there is no noise"
 
@@ -308,8 +308,8 @@ class Plan(Training):
         exact = None
         if self.held_out.exact:
             exact = (
-                f"Exact metrics on {self.held_out.records:,} held-out records that are not public are published: every "
-                "observer is charged an infinite epsilon."
+                f"Exact metrics on {self.held_out.records:,} held-out records that are not public are published: "
+                "the ledger says no guarantee for every observer."
             )
         return tuple(text for text in (exact, loose) if text is not None)
 
@@ -376,7 +376,7 @@ def why_not_forgotten(plan: Plan) -> str:
         return f"Steps on a loss that is not smooth and convex do not contract by proof. {retrain}"
     if plan.run.noise != "gaussian":
         return f"Further rounds are certified with Gaussian noise. {retrain}"
-    if plan.model.monotone:
+    if plan.model.curves.monotone:
         return f"Shapes made monotone after training are not the model that rounds go on from. {retrain}"
     if len(plan.lineage) >= MOST_LINEAGE:
         return f"So many requests were served from one training. {retrain}"
@@ -489,7 +489,7 @@ def write_plan(plan: Plan) -> str:
     tables = {
         "plan": {"format": FORMAT, "algorithm": plan.method.kind, **head},
         "data": _values(plan.data),
-        "model": _values(plan.model),
+        "model": plan.model.table(),
         "privacy": plan.target.table(),
         "method": plan.method.table(),
         **plan.trust.tables(),
@@ -514,7 +514,7 @@ def read_plan(text: str) -> Plan:
     known(head, _HEAD, "[plan]")
     parts: dict[str, Any] = {
         "data": _read(DataShape, tables["data"], "data"),
-        "model": _read(ModelPlan, tables["model"], "model"),
+        "model": ModelPlan.parse(table(tables["model"], "model")),
         "target": _read(Target, tables["privacy"], "privacy"),
         "method": read_method(str(kind), table(tables["method"], "method")),
     }

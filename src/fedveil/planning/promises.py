@@ -45,20 +45,20 @@ def ideal(plan: Plan, adversary: Adversary, delta: float) -> Answer:
     """Return the smallest epsilon that is proved against this observer for ideal, real-valued noise."""
     if not plan.measured:
         return plan.method.answer(adversary, plan.setup, delta)
-    beside = heard(plan, adversary)
+    beside = mechanism_seen_by(plan, adversary)
     if beside is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
     return plan.method.answer(adversary, plan.setup, delta, beside)
 
 
-def heard(plan: Plan, adversary: Adversary) -> Gaussian | None:
+def mechanism_seen_by(plan: Plan, adversary: Adversary) -> Gaussian | None:
     """What this observer hears of the noisy sums over units that train, before and after training, as one release.
 
     None where there are none, or where it knows all of the noise.
     """
     if plan.selection:
         raise CannotCertify("a selection among several trials is no single run: ask for what it promises as a whole")
-    parts = [sums.heard(adversary, data, plan.target, plan.trust) for sums, data in plan.measured]
+    parts = [sums.mechanism_seen_by(adversary, data, plan.target, plan.trust) for sums, data in plan.measured]
     if len(parts) < 2:
         return parts[0] if parts else None
     known = [part.noise_multiplier for part in parts if part is not None]
@@ -70,7 +70,7 @@ def heard(plan: Plan, adversary: Adversary) -> Gaussian | None:
 
 def hidden_views(plan: Plan, adversary: Adversary) -> Sequence[Evaluator]:
     """Every bound on what this observer learns from a hidden run (and its preparation), with ideal noise."""
-    beside = heard(plan, adversary)
+    beside = mechanism_seen_by(plan, adversary)
     if plan.measured and beside is None:
         return [withdrawn("loss-distribution", _ALL_KNOWN)]
     return plan.hidden.views(adversary, plan.setup, beside)
@@ -86,7 +86,7 @@ def every_model_seen(plan: Plan) -> SeenByAll | None:
     if not plan.hides:
         return None
     seen: Adversary = "every-model"
-    beside, grid, counted = heard(plan, seen), grid_of(plan, seen), plan.evaluation
+    beside, grid, counted = mechanism_seen_by(plan, seen), grid_of(plan, seen), plan.evaluation
 
     def judge(view: Evaluator, delta: float) -> float:
         view = for_group(view, plan.target.largest_person)
@@ -233,7 +233,7 @@ def _hop(lineage: Sequence[Plan], index: int, delta: float, together: int = 1) -
         noise_std=tuple(listed("noise_std")),
     )
     method = replace(plan.hidden, run=replace(plan.run, further=further))
-    beside = heard(plan, "final-model")
+    beside = mechanism_seen_by(plan, "final-model")
     if plan.measured and beside is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
     views = method.views("final-model", plan.setup, beside)

@@ -21,7 +21,7 @@ from fedveil.planning.tuning import NOT_TUNED, Candidate, Design, TuneRequest, r
 from fedveil.privacy.guarantee import Adversary
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.budget import settled_evaluation
+from fedveil.stages.evaluate.budget import settle_evaluation
 from fedveil.stages.evaluate.request import UNSAID, Apart, EvaluationRequest
 from fedveil.stages.evaluate.statement import NO_EVALUATION, Evaluation
 from fedveil.stages.prepare.request import BOUND, PrepareRequest
@@ -191,7 +191,7 @@ class Study:
         if not asked:
             return NO_EVALUATION
         both = joint and self.target.unit == "client"
-        found = settled_evaluation(asked, shape, self.target, self.trust, held, both)
+        found = settle_evaluation(asked, shape, self.target, self.trust, held, both)
         if not found.trains:
             self._check_held()
         return found
@@ -303,10 +303,7 @@ def parse_study(text: str, *, base: Path, name: str = "study") -> Study:
 
 
 def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data_given: bool = False) -> Study:
-    """Return the study of these tables; ``data_given``.
-
-    The records come as arrays, so the study may not name a source.
-    """
+    """Return the study of these tables; ``data_given``: the records come as arrays, so it may not name a source."""
     known(tables, _TABLES, "a study")
     if data_given:
         # the table names no source and no rule
@@ -335,7 +332,7 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
     if prepare is not None and source is not None:
         source, held_out = _left_open(source, held_out, prepare)
     _check_counts(parts["model"], source)
-    request = read_request(parts["algorithm"])
+    request, target = read_request(parts["algorithm"]), _target(parts["privacy"], data)
     return Study(
         name=_name(parts["study"].get("name", name)),
         data=StudyData(
@@ -346,14 +343,14 @@ def study_of(tables: Mapping[str, Any], *, base: Path, name: str = "study", data
             public=public,
             feature_map=None if source is None else source.feature_map,
         ),
-        model=filled(ModelPlan, parts["model"], "model"),
-        target=_target(parts["privacy"], data),
+        model=ModelPlan.parse(parts["model"]),
+        target=target,
         algorithm=request,
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
         books=_books(parts["books"], base),
         seed=None if seed is None else whole("study.seed", seed),
         baselines=baselines,
-        canaries=check_count(parts["audit"]["canaries"]) if "canaries" in parts["audit"] else 0,
+        canaries=check_count(parts["audit"]["canaries"], target.epsilon) if "canaries" in parts["audit"] else 0,
         trust=filled(Trust, parts["trust"], "trust") if "trust" in tables else CENTRAL,
         prepare=prepare,
         evaluation=_evaluation(tables),

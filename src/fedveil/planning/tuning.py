@@ -212,7 +212,7 @@ def _candidate(tables: Mapping[str, Any], values: Values) -> Candidate:
         _inside(parts, tables_of)[own] = value
     return Candidate(
         values=values,
-        model=filled(ModelPlan, parts["model"], "model"),
+        model=ModelPlan.parse(parts["model"]),
         algorithm=read_request(parts["algorithm"]),
         schedule=filled(ScheduleRequest, parts["schedule"], "schedule"),
     )

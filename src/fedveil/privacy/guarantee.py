@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from fedveil.core.errors import require
+from fedveil.core.notebook import html_table
 
 Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
@@ -24,6 +25,9 @@ class Bound:
     """One way to bound the privacy loss: its numbers, whether they are proved, and why it does or does not apply.
 
     ``moves`` is given by bounds that count every noisy release as seen. It bounds how far each release can move.
+
+    >>> Bound(name="gaussian", status="certified", reason="the noise is Gaussian", epsilon=1.0, delta=1e-5).epsilon
+    1.0
     """
 
     name: str
@@ -46,6 +50,10 @@ class Answer:
     """The smallest (epsilon, delta) that is proved, the bound that proves it, and all other bounds for comparison.
 
     ``delta_at``: the certified delta at any other epsilon, where the mechanism is known.
+
+    >>> answer = Answer(epsilon=1.0, delta=1e-5, certified_by=None, bounds=())
+    >>> round(answer.trade_off(0.01), 4)  # a test with 1% false alarms misses at least so many
+    0.9728
     """
 
     epsilon: float
@@ -72,6 +80,14 @@ class Answer:
                 rest = 1 - delta
                 misses = max(misses, rest - math.exp(min(epsilon, 700.0)) * alpha, math.exp(-epsilon) * (rest - alpha))
         return misses
+
+    def _repr_html_(self) -> str:
+        """Return the answer and all bounds for a notebook."""
+        shown = "no guarantee" if self.epsilon == math.inf else f"epsilon {math.ceil(self.epsilon * 1e6) / 1e6:g}"
+        rows = [{"bound": b.name, "epsilon": b.epsilon, "status": b.status, "reason": b.reason} for b in self.bounds]
+        rows = [row | {"epsilon": "no guarantee"} if row["epsilon"] == math.inf else row for row in rows]
+        proof = f", proved by {self.certified_by}" if self.certified_by else ""
+        return html_table(rows, f"{shown} at delta {self.delta:g}{proof}")
 
     def __getitem__(self, name: str) -> Bound:
         """Return the bound of this name."""

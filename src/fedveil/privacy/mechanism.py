@@ -6,7 +6,7 @@ A published class never changes its meaning: old records must certify to the sam
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Final, Literal, final
 
 import numpy as np
 
@@ -26,7 +26,12 @@ MOST_ROUNDS = 10**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian:
-    """A sum of contributions of norm at most C, plus N(0, (noise_multiplier * C)**2) in every coordinate."""
+    """A sum of contributions of norm at most C, plus N(0, (noise_multiplier * C)**2) in every coordinate.
+
+    >>> from fedveil import account_for
+    >>> account_for(Gaussian(noise_multiplier=5.0), delta=1e-5).epsilon < 1
+    True
+    """
 
     noise_multiplier: float
     neighbours: Neighbours = "zero-out"
@@ -44,7 +49,12 @@ class Gaussian:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace:
-    """A number of size at most C, plus Laplace noise of scale noise_multiplier * C, in one dimension."""
+    """A number of size at most C, plus Laplace noise of scale noise_multiplier * C, in one dimension.
+
+    >>> from fedveil import account_for
+    >>> account_for(Laplace(noise_multiplier=2.0), delta=1e-6).epsilon <= 0.5  # without delta it is 1 over the noise
+    True
+    """
 
     noise_multiplier: float
     neighbours: Neighbours = "zero-out"
@@ -66,6 +76,11 @@ class SampledGaussian:
 
     ``poisson``: every record joins by its own coin; ``fixed-size``: a uniformly random batch without replacement.
     A record that takes part once per pass in a shuffled order is not sampled: it is one :class:`Gaussian` per pass.
+
+    >>> from fedveil import account_for
+    >>> one = SampledGaussian(rate=0.01, noise_multiplier=1.0, sampling="poisson")
+    >>> account_for(Repeat(of=one, times=100), delta=1e-5).epsilon < 1.0
+    True
     """
 
     sampling: Literal["poisson", "fixed-size"]
@@ -94,7 +109,12 @@ class SampledGaussian:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApproximateDP:
-    """Anything that is known to be (epsilon, delta)-differentially private, and nothing more is known."""
+    """Anything that is known to be (epsilon, delta)-differentially private, and nothing more is known.
+
+    >>> from fedveil import account_for
+    >>> account_for(ApproximateDP(epsilon=0.5, delta=1e-6), delta=1e-5).epsilon <= 0.5
+    True
+    """
 
     epsilon: float
     delta: float = 0.0
@@ -134,6 +154,21 @@ class FurtherRounds:
             require(bad is None, f"FurtherRounds.{name}", f"be positive and lie in [{low:g}, {high:g}]", bad)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class NoFurtherRounds:
+    """The run's own last round is the last one before the release. It is false."""
+
+    rounds: ClassVar[int] = 0
+    batch: ClassVar[int] = 1
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+NO_FURTHER_ROUNDS: Final = NoFurtherRounds()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastIterate:
     """Noisy projected gradient steps of which only the last model is released.
@@ -154,6 +189,12 @@ class LastIterate:
 
     ``further``: the unit leaves after the last pass, and these rounds go on without it; the model after them is the one
     that is released (theory page: forgetting.md).
+
+    >>> from fedveil import account_for
+    >>> numbers = {"step_size": 0.5, "lipschitz": 1.0, "smoothness": 0.5, "diameter": 1.0, "noise_std": 2.0}
+    >>> run = LastIterate(rounds=40, place=39, **numbers)
+    >>> round(account_for(run, delta=1e-5)["block"].epsilon, 3)
+    1.361
     """
 
     rounds: int
@@ -174,7 +215,7 @@ class LastIterate:
     neighbours: Neighbours = "replace-one"
     rate: float | None = None
     largest_batch: int | None = None
-    further: FurtherRounds | None = None
+    further: FurtherRounds | NoFurtherRounds = NO_FURTHER_ROUNDS
 
     def __post_init__(self) -> None:
         settle(self, whole, "rounds", "passes", "records", "place", "largest_batch")
@@ -206,7 +247,7 @@ class LastIterate:
     @property
     def until_release(self) -> int:
         """Number of rounds before the release: those of all passes, and those that go on without the unit."""
-        return self.total + (self.further.rounds if self.further is not None else 0)
+        return self.total + self.further.rounds
 
 
 def _check_counts(run: LastIterate) -> None:
@@ -214,7 +255,7 @@ def _check_counts(run: LastIterate) -> None:
     require(1 <= run.rounds <= most, "LastIterate.rounds", f"lie between 1 and {most}", run.rounds)
     require(1 <= run.passes <= PASSES, "LastIterate.passes", f"lie between 1 and {PASSES}", run.passes)
     require(run.total <= most, "LastIterate.rounds * passes", f"be at most {most}", run.total)
-    known = run.further is None or isinstance(run.further, FurtherRounds)
+    known = isinstance(run.further, FurtherRounds | NoFurtherRounds)
     require(known, "LastIterate.further", "be further rounds, or left out", run.further)
     rule = f"be at most {most} together with the rounds before"
     require(run.until_release <= most, "FurtherRounds.rounds", rule, run.until_release)
@@ -301,7 +342,7 @@ def _check_choices(run: LastIterate) -> None:
             getattr(run, name),
         )
     _check_neighbours("LastIterate.neighbours", run.neighbours)
-    single = run.noise == "gaussian" or (run.batch == 1 and (run.further is None or run.further.batch == 1))
+    single = run.noise == "gaussian" or run.batch == run.further.batch == 1
     require(
         single,
         "LastIterate.batch",
@@ -344,7 +385,13 @@ def _check_draws(run: LastIterate) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """The same mechanism, ``times`` times over; later runs may depend on earlier outputs."""
+    """The same mechanism, ``times`` times over; later runs may depend on earlier outputs.
+
+    >>> from fedveil import account_for
+    >>> once = Gaussian(noise_multiplier=10.0, neighbours="zero-out")
+    >>> account_for(Repeat(of=once, times=100), delta=1e-5).epsilon > account_for(once, delta=1e-5).epsilon
+    True
+    """
 
     of: "Mechanism"
     times: int
@@ -357,7 +404,13 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compose:
-    """Several mechanisms on the same data, one after another."""
+    """Several mechanisms on the same data, one after another.
+
+    >>> from fedveil import account_for
+    >>> parts = Gaussian(noise_multiplier=5.0, neighbours="zero-out"), ApproximateDP(epsilon=0.5, delta=0.0)
+    >>> 0.5 < account_for(Compose(parts=parts), delta=1e-5).epsilon < 1.5
+    True
+    """
 
     parts: tuple["Mechanism", ...]
 
@@ -394,7 +447,7 @@ def going_on(run: LastIterate, rounds: int) -> LastIterate:
     FurtherRounds(rounds=10, batch=4, step_size=0.5, noise_std=2.0)
     """
     if rounds == 0:
-        return replace(run, further=None)
+        return replace(run, further=NO_FURTHER_ROUNDS)
     batch = run.batch[-1] if isinstance(run.batch, tuple) else run.batch
     step, noise = (v[-1] if isinstance(v, tuple) else v for v in (run.step_size, run.noise_std))
     return replace(run, further=FurtherRounds(rounds=rounds, batch=batch, step_size=step, noise_std=noise))
@@ -409,6 +462,11 @@ def shuffled(*, rate: float, rounds: int, noise_multiplier: float, neighbours: N
     """Return shuffled passes: each record once per pass, so one Gaussian per (started) pass.
 
     Never charged as Poisson.
+
+    >>> from fedveil import account_for
+    >>> epoch = shuffled(rate=0.1, rounds=10, noise_multiplier=2.0, neighbours="zero-out")
+    >>> account_for(epoch, delta=1e-5).epsilon > 0
+    True
     """
     rate, rounds = number("rate", rate), whole("rounds", rounds)
     require(0 < rate <= 1, "rate", "lie in (0, 1]", rate, "Is it a batch size?")
@@ -436,8 +494,8 @@ def alike(mechanism: Mechanism) -> Mechanism:
 
     A record that contributes nothing is a record, so what holds for replace-one holds for zero-out too.
     """
-    found = {p.neighbours for p, _ in flatten(mechanism) if not isinstance(p, ApproximateDP)}
-    return _exchanging(mechanism) if len(found) > 1 else mechanism
+    result = {p.neighbours for p, _ in flatten(mechanism) if not isinstance(p, ApproximateDP)}
+    return _exchanging(mechanism) if len(result) > 1 else mechanism
 
 
 def _exchanging(mechanism: Mechanism) -> Mechanism:

@@ -82,7 +82,7 @@ def mechanism_of(given: Any, *, default_noise: float | None = None) -> Mechanism
 def last_iterate_table(run: LastIterate) -> dict[str, Any]:
     """Return the [mechanism] table that reads back to this run."""
     values = {key: getattr(run, key) for key in _LAST_ITERATE if key not in ("noise_scale", "further")}
-    if run.further is not None:
+    if run.further:
         values["further"] = {key: getattr(run.further, key) for key in _FURTHER}
     return {"kind": "last-iterate", **values}
 

@@ -119,7 +119,7 @@ class Trust:
         return 1 if self.together is None else self.together
 
     @property
-    def told(self) -> str:
+    def sentences(self) -> str:
         """Who has to be trusted with what, in sentences."""
         how = {
             "trusted": "the server sees each client's noised update",
@@ -213,7 +213,7 @@ class Central(Trust):
             require(value == f.default, f"trust.{f.name}", "be left out with central noise", value, hint)
 
     @property
-    def told(self) -> str:
+    def sentences(self) -> str:
         """Who has to be trusted with what, in sentences."""
         text = "Central: one party draws the noise and sees every update. Its own row of the certificate says what is "
         return f"{text}promised against it; readers of the model need not be trusted."

@@ -29,7 +29,7 @@ from fedveil.models.survival import risks, survivals
 from fedveil.planning.plan import Plan
 from fedveil.release.bundle import Bundle
 from fedveil.release.personal import decide
-from fedveil.release.shapes import shapes_of
+from fedveil.release.shapes import Shapes, shapes_of
 
 # Records as a Python program has them: named columns, a data frame, or an array, all read as named columns.
 
@@ -91,7 +91,7 @@ def summary(bundle: Bundle) -> str:
     """One line: what it is, what it predicts from what, what it promises."""
     plan, known = bundle.plan, bundle.preparation
     columns = plan.real_features if known is None else len(known.columns)
-    return f"ReleasedModel({plan.name!r}: {plan.model.kind}, {columns} columns, {_promise(bundle)})"
+    return f"{plan.name}: {plan.model.kind}, {columns} column{'s' * (columns != 1)}, {_promise(bundle)}"
 
 
 def card(bundle: Bundle) -> str:
@@ -156,6 +156,12 @@ class ReleasedModel:
 
     ``allowed``: the code that may be imported and run for it, as it was when the model was loaded: a torch model names
     its module and its criterion, others a map that records go through, and a file from others must not choose.
+
+    Example::
+
+        model = fedveil.load_model("results")
+        labels = model.predict(frame)
+        shapes = pandas.DataFrame(model.shapes())  # what each column adds to the score
     """
 
     bundle: Bundle
@@ -314,7 +320,7 @@ class ReleasedModel:
                 parameters = parameters + (self.bundle.start - loss.start(width))
         return parameters
 
-    def shapes(self) -> dict[str, list[Any]]:
+    def shapes(self) -> Shapes:
         """Return what each column adds to the score, as a table: ``pandas.DataFrame(model.shapes())``.
 
         ``column``, ``position`` or ``word``, ``score``, ``effect``, ``low`` and ``high`` (the band of the known noise)
@@ -332,7 +338,7 @@ class ReleasedModel:
         return loss
 
     def __repr__(self) -> str:
-        return summary(self.bundle)
+        return f"ReleasedModel({summary(self.bundle)})"
 
     def _repr_html_(self) -> str:
         return card(self.bundle)
@@ -343,6 +349,11 @@ def load_model(path: str | Path) -> ReleasedModel:
 
     A model that names code (a torch module, a criterion, a feature map) runs it only if it was loaded inside
     :func:`fedveil.allowing`.
+
+    Example::
+
+        model = fedveil.load_model("results")
+        table = model.predict_frame(frame)  # probabilities and predictions, with the frame's index
     """
     return ReleasedModel(Bundle.read(Path(path)))
 

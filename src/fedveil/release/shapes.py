@@ -12,6 +12,7 @@ import numpy as np
 
 from fedveil.accounting.hidden import per_round
 from fedveil.core.errors import BadValue
+from fedveil.core.notebook import html_table
 from fedveil.core.values import Matrix, Vector
 from fedveil.data.column import LINE, Column, hats_of
 from fedveil.planning.plan import Plan
@@ -25,7 +26,15 @@ _LEAST: Final = 1e-3  # of the largest pull: a weight that no record pulls has n
 _CURVED: Final = 0.2
 
 
-def shapes_of(bundle: Bundle) -> dict[str, list[Any]]:
+class Shapes(dict[str, list[Any]]):
+    """A table, column by name, that a notebook shows as one."""
+
+    def _repr_html_(self) -> str:
+        rows = [dict(zip(self, cells, strict=True)) for cells in zip(*self.values(), strict=True)]
+        return html_table(rows, "What each column adds to the score")
+
+
+def shapes_of(bundle: Bundle) -> Shapes:
     """Return a table, column by name: a row for each knot or end of a column of numbers, and for each word.
 
     ``column``; ``position`` (a number, NaN for a word) or ``word``; ``score`` (the class or interval where there are
@@ -39,9 +48,8 @@ def shapes_of(bundle: Bundle) -> dict[str, list[Any]]:
     names = [""] if scores == 1 else list(linear.classes[:scores]) or [str(k) for k in range(scores)]
     noise = _Noise(bundle.plan, linear.preparation.total_bound)
     unit = _unit(bundle)
-    table: dict[str, list[Any]] = {
-        key: [] for key in ("column", "position", "word", "score", "effect", "low", "high", "share")
-    }
+    keys = ("column", "position", "word", "score", "effect", "low", "high", "share")
+    table = Shapes({key: [] for key in keys})
     start = 0
     for column in linear.preparation.columns:
         own = linear.weights[start : start + column.width]

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedveil.certificate.certify import MeasuredCertificate
-from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Box, Line, Row, axis, boxes_chart, lines_chart, rows_chart, squares_chart
+from fedveil.report.costs import cost_section
 from fedveil.report.markup import (
     Markup,
     code,
@@ -105,13 +105,10 @@ def _curves(name: str, question: Mapping[str, Any], rows: Rows) -> tuple[Markup,
         lines += [Line(label, _stairs(curve, key), "weak", dots=False) for key in ("population_low", "population_high")]
     last = max(row["time"] for row in rows)
     spoken = "; ".join(f"{label} {one[-1]['estimate']:.0%} at {one[-1]['time']:g}" for label, one in groups.items())
-    names = (question["time"], "surviving")
-    drawing = lines_chart(name, question["name"], spoken, lines, x=Axis(0.0, last), y=Axis(0.0, 1.0), names=names)
-    order = ", ".join(groups)
-    return (
-        drawing,
-        f"Curves of {order} (the first is drawn strongest), each between its 95% bands of noise and sampling.",
-    )
+    names, frame = (question["time"], "surviving"), (Axis(0.0, last), Axis(0.0, 1.0))
+    ends = [(one[-2]["estimate"], label) for label, one in groups.items()] if len(groups) > 1 else []  # the last level
+    drawing = lines_chart(name, question["name"], spoken, lines, x=frame[0], y=frame[1], names=names, ends=ends)
+    return drawing, "Curves, each between its 95% bands of noise and sampling."
 
 
 def _stairs(rows: Rows, key: str) -> list[tuple[float, float]]:
@@ -166,18 +163,10 @@ def _shown(value: Any) -> str:
 
 
 def _cost(certificate: MeasuredCertificate) -> Markup:
-    rows = []
-    for one in certificate.guarantees:
-        epsilon = finite_or_none(one.answer.epsilon)
-        promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", certificate.sees[one.adversary]])
     words = paragraph(
         "All questions together were charged once in the ledger of these data, before anything was measured. The "
         "certificate is beside this page; ",
         code("fedveil certify"),
         " recomputes it.",
     )
-    costs = table("What each observer learns at most", ["observer", "epsilon", "delta", "sees"], rows, numbers=(1, 2))
-    total = certificate.data_set
-    whole = None if total is None else paragraph(total.sentence(certificate.plan.target.adversary))
-    return section("cost", "What it cost", words, costs, whole)
+    return cost_section(certificate, words)

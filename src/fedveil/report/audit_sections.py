@@ -115,11 +115,12 @@ def _description(audit: AuditView) -> Markup:
 
 
 def _strongest(finding: Finding) -> str:
-    """Return what the strongest attack that is known could show with as many canaries; empty for other attacks."""
+    """Return what the strongest attack that is known could show in as many runs; empty where that is not known."""
     most = finding.details.get("reachable")
     if most is None:
         return ""
-    return f" The strongest attack we know of could show at most about {words.down(most, 3)} with so many canaries."
+    many = "canaries" if "canaries" in finding.details else "runs" if "runs" in finding.details else "records"
+    return f" The strongest attack we know of could show at most about {words.down(most, 3)} with so many {many}."
 
 
 def _sentence(finding: Finding) -> str:
@@ -167,10 +168,11 @@ def _games(audit: AuditView) -> Markup | None:
     if not audit.games:
         return None
     intro = (
-        "An attacker sees one run and says on which of two neighbouring data sets it was made. The dashed line is the "
-        "most that the certificate allows any attacker; dots are what this one achieved; it surely achieves what the "
-        "lowest line shows (95% confidence, all points and all times together). A dot above the dashed line may be "
-        "luck; the lowest line above it would not be."
+        "An attacker sees one run and says on which of two neighbouring data sets it was made, or of each canary "
+        "whether it was in. The thick grey line is the most that the certificate allows any attacker; dots are what "
+        "this one achieved; the thin line is sure (95% confidence): of a game, that the attack achieves so much (all "
+        "points and all times together); of canaries, that the run allows so much, if it is one of this plan with some "
+        "amount of noise. A dot above the grey line may be luck; the thin line above it would not be."
     )
     figures = [_game(game, f"game-{index}") for index, game in enumerate(audit.games, start=1)]
     return concat([tag("h3", "Which of two data sets was it?"), paragraph(intro), tag("div", figures, class_="panels")])
@@ -211,7 +213,7 @@ def _curves(audit: AuditView) -> Markup | None:
         return None
     intro = (
         "A test that accuses members finds more of them the more false alarms it may raise. The certificate allows no "
-        "test to be above the dashed line; what counts is the left end, where hardly anybody is accused wrongly."
+        "test to be above the thick grey line; what counts is the left end, where hardly anybody is accused wrongly."
     )
     figures = [_roc(roc, f"roc-{index}") for index, roc in enumerate(audit.rocs, start=1)]
     return concat([tag("h3", "Was this record used?"), paragraph(intro), *figures, _rates(audit.rocs)])

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from fedveil.accounting.sampling_alone import SeenByAll
 from fedveil.report import words
+from fedveil.report.bounds import stability_words
 from fedveil.report.charts import Axis, Kind, Line, Row, axis, legend, lines_chart, rows_chart
 from fedveil.report.markup import Markup, code, concat, figure, folded, note, paragraph, table, tag
 from fedveil.report.outlook import Curve
 from fedveil.report.view import Observer, View
+from fedveil.theory.generalization import stable_bound
 
 _AS_IF = (
     "This run is not private, as said above. The numbers below are what its noise would be worth otherwise; they do "
@@ -227,6 +229,21 @@ def curves(view: View) -> Markup | None:
     entries = [(line.kind, line.name) for line in shapes]
     shown = figure(chart, caption, _curve_table(view.proof.curves), legend(entries, shape="line"))
     return folded("curve", "Other failure probabilities", remark, paragraph(intro), shown)
+
+
+def generalising(view: View) -> Markup | None:
+    """Return how much worse the model may do on new records than on those of training, by the promise alone."""
+    points = [(e, d) for c in view.proof.curves if c.adversary == "final-model" for d, e in c.points if e is not None]
+    found = stable_bound(points, exchanged=view.plan.target.neighbours == "replace-one")
+    if not view.private or not found < 1:
+        return None
+    text = (
+        f"A model that hardly depends on any single {view.plan.target.unit} cannot have learned them by heart: its "
+        f"expected loss on new {view.plan.target.unit}s is at most {words.up(found)} greater than on those of training."
+        f" It is proved for {stability_words(view.plan)}, whatever the model is."
+    )
+    more = concat([code("fedveil bounds --of DIR"), " looks at more points of the promise, and may say less."])
+    return folded("generalising", "New records", paragraph(text), note(more))
 
 
 def _curve_name(curve: Curve) -> str:

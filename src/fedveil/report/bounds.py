@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedveil.core.errors import require
+from fedveil.core.errors import CannotCertify, require
 from fedveil.core.values import Vector
+from fedveil.planning.plan import Plan
+from fedveil.planning.promises import promise
+from fedveil.privacy.guarantee import Adversary
 from fedveil.theory.generalization import (
     GaussianMean,
     Network,
@@ -20,9 +23,12 @@ from fedveil.theory.generalization import (
     dataset_bound,
     federated_bound,
     locally_private_bound,
+    private_information,
+    stable_bound,
 )
 
 _BLOCK = 1_000_000  # most normal variates in memory at a time
+_DELTAS = (1e-3, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5)  # at which a run's promise is looked at, beside its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,3 +197,48 @@ def generalisation_table(
             )
         )
     return rows
+
+
+def stability_words(plan: Plan) -> str:
+    """Return what the bound of a run says of whom, and what it assumes."""
+    unit = plan.target.unit
+    return f"a loss between 0 and 1 (such as the share of errors), and {unit}s drawn independently from one population"
+
+
+def bounds_of_run(plan: Plan, *, private: bool) -> list[BoundRow]:
+    """Return how much greater the expected loss of a run's model may be on new units than on those of training.
+
+    ``private``: whether the certificate covers the model; otherwise nothing can be said. Numbers of clients and records
+    and local epsilon are the plan's.
+    """
+    points = _points(plan, "final-model") if private else []
+    found = stable_bound(points, exchanged=plan.target.neighbours == "replace-one")
+    rows = [BoundRow("stable", found, stability_words(plan))]
+    local = _epsilon(plan, "server", plan.target.delta) if private and plan.data.clients > 1 else math.inf
+    if math.isfinite(local):
+        held = plan.data.smallest_client if plan.target.unit == "client" else 1
+        value = SubGaussian(0.5).inverse(private_information(local) / held) / plan.data.clients
+        assumes = (
+            f"comparison, not proved of this run: {plan.data.clients} nodes that are {local:.4g}-locally private, if "
+            "delta were 0, train once and are averaged; location loss between 0 and 1"
+        )
+        rows.append(BoundRow("locally-private", value, assumes))
+    return rows
+
+
+def _points(plan: Plan, adversary: Adversary) -> list[tuple[float, float]]:
+    """Return what is promised against an observer, as pairs (epsilon, delta)."""
+    found = []
+    for delta in sorted({plan.target.delta, *_DELTAS}):
+        epsilon = _epsilon(plan, adversary, delta)
+        found += [(epsilon, delta)] if math.isfinite(epsilon) else []
+        if epsilon == 0:
+            break
+    return found
+
+
+def _epsilon(plan: Plan, adversary: Adversary, delta: float) -> float:
+    try:
+        return promise(plan, adversary, delta).epsilon
+    except CannotCertify:
+        return math.inf

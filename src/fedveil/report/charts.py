@@ -35,6 +35,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """What took some time: its label, when it began, and how long it took."""
+
+    label: str
+    start: float
+    length: float
+
+    @property
+    def end(self) -> float:
+        """When it was over."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line; the points need not be evenly spaced."""
 
@@ -168,6 +182,22 @@ def spans_chart(name: str, title: str, description: str, spans: Sequence[Span], 
     return picture(name, title, description, height + 26, *parts, kind="rows")
 
 
+def stretches_chart(name: str, title: str, description: str, stretches: Sequence[Stretch]) -> Markup:
+    """Return one row each: a bar from when it began to when it was over."""
+    scale = axis([one.end for one in stretches], log=False)
+    height = _ROW * len(stretches)
+    parts: list[object] = [_across(scale, height)]
+    for index, one in enumerate(stretches):
+        label, middle = tag("text", one.label, x=0, y=_ROW * index + 16, class_="label"), _ROW * index + 31
+        start, end = scale.share(max(one.start, 0.0)), scale.share(one.end)
+        parts += [
+            label,
+            _bar(start, max(end, start + 0.3), middle, "bar best"),
+            _beside(f"{one.length:.1f}", end, middle),
+        ]
+    return picture(name, title, description, height + 26, *parts, kind="rows")
+
+
 def _span(span: Span, scale: Axis, top: int) -> Markup:
     label, middle = tag("text", span.label, x=0, y=top + 16, class_="label"), top + 31
     at = scale.share(min(span.reached, scale.high))
@@ -234,10 +264,12 @@ def lines_chart(
     mark: tuple[float, str] | None = None,
     band: Sequence[Band] = (),
     shares: Sequence[tuple[float, float]] = (),
+    ends: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """Return lines over two axes; ``names`` are the labels of the axes, ``mark`` is a horizontal level.
 
-    ``band``: an area behind the lines; ``shares``: small bars at the bottom, for how much lies where.
+    ``band``: an area behind the lines; ``shares``: small bars at the bottom, for how much lies where; ``ends``: names
+    of lines, written where they end on the right.
     """
     parts: list[object] = [_across(x, height), _upwards(y, height), _share_bars(shares, x, height)]
     if len(band) > 1:
@@ -248,6 +280,7 @@ def lines_chart(
         level = height * (1 - y.share(mark[0]) / 100)
         parts.append(tag("line", x1=0, x2="100%", y1=f"{level:.1f}", y2=f"{level:.1f}", class_="mark"))
     parts += [_line(line, x, y, height) for line in lines]
+    parts += _end_names(ends, y, height)
     if mark is not None:  # above the picture: inside it would lie on lines
         parts.append(tag("text", f"dashed: {mark[1]}", x="100%", y=-10, text_anchor="end", class_="note"))
     return picture(name, title, description, height + 42, *parts, kind="lines")
@@ -268,6 +301,20 @@ def _line(line: Line, x: Axis, y: Axis, height: int) -> Markup:
     )
     dots = [tag("circle", cx=f"{a:.2f}%", cy=f"{b:.1f}", r=4, class_=f"dot {line.kind}") for a, b in places]
     return concat([nested if len(places) > 1 else None, dots if line.dots or len(places) == 1 else None])
+
+
+def _end_names(ends: Sequence[tuple[float, str]], y: Axis, height: int) -> list[Markup]:
+    """Return names at the right end, just above their levels; moved apart where they would lie on each other."""
+    order = sorted(ends, reverse=True)
+    places = [height * (1 - y.share(level) / 100) - 6 for level, _ in order]
+    for k in range(1, len(places)):
+        places[k] = max(places[k], places[k - 1] + 14)
+    for k in reversed(range(len(places))):
+        places[k] = min(places[k], height - 6 - 14 * (len(places) - 1 - k))
+    return [
+        tag("text", text, x="100%", y=f"{place:.1f}", text_anchor="end", class_="note")
+        for (_, text), place in zip(order, places, strict=True)
+    ]
 
 
 def _band(band: Sequence[Band], x: Axis, y: Axis, height: int) -> Markup:

@@ -14,6 +14,7 @@ from fedveil.report.markup import Markup, concat, head, tag
 from fedveil.report.receipt import forgotten_section
 from fedveil.report.regulator.document import regulator
 from fedveil.report.shapes import shape_section
+from fedveil.report.timeline import timeline_section
 from fedveil.report.view import View, view_of
 from fedveil.stages.train.registry import title_of
 
@@ -33,8 +34,10 @@ _CONTENTS = {
     "bounds": "How it is proved",
     "curve": "Other deltas",
     "places": "Round by round",
+    "generalising": "New records",
     "schedule": "How it was trained",
     "traffic": "What is sent",
+    "timeline": "A round on its way",
     "assumptions": "Assumptions",
     "regulator": "For a regulator",
     "checking": "Check it yourself",
@@ -66,8 +69,10 @@ def page(view: View) -> str:
         "bounds": bound_sections.bounds(view),
         "curve": bound_sections.curves(view),
         "places": bound_sections.places(view),
+        "generalising": bound_sections.generalising(view),
         "schedule": run_sections.schedule(view),
         "traffic": communication.traffic(view),
+        "timeline": timeline_section(view.timeline),
         "assumptions": run_sections.assumptions(view),
         "regulator": regulator(view),
         "checking": run_sections.checking(view),
@@ -93,6 +98,8 @@ def _raised(view: View) -> str:
     quality = None if view.utility is None else view.utility.quality
     if quality is not None and len(quality.classes) == 2:
         return f"“{quality.classes[1].name}”"
+    if view.counted is not None and len(view.counted.classes) == 2:
+        return f"“{view.counted.classes[1]}”"
     return "the second class" if view.plan.data.classes == 2 else "a larger number"
 
 

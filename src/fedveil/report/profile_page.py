@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 from fedveil.certificate.certify import MeasuredCertificate
-from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Row, rows_chart, squares_chart
+from fedveil.report.costs import cost_section
 from fedveil.report.markup import Markup, code, column_page, figure, note, paragraph, section, table, tag
-from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
+from fedveil.stages.profile.profile import NumberColumn, Profile, TextColumn
 
 _MOST_WORDS = 8  # of a column, in the table
 _MOST_COLUMNS = 24  # in the picture of correlations
@@ -124,22 +124,13 @@ def _grid(names: Sequence[str], matrix: Sequence[Sequence[float]], spoken: str) 
 
 
 def _cost(certificate: MeasuredCertificate) -> Markup:
-    rows = []
-    for one in certificate.guarantees:
-        epsilon = finite_or_none(one.answer.epsilon)
-        promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", certificate.sees[one.adversary]])
     words = paragraph(
         "The profile was charged in the ledger of these data, like a run, before anything was measured. Its "
         "certificate is beside this page; ",
         code("fedveil certify"),
         " recomputes it.",
     )
-    heads = ["observer", "epsilon", "delta", "sees"]
-    costs = table("What each observer learns at most", heads, rows, numbers=(1, 2))
-    total = certificate.data_set
-    whole = None if total is None else paragraph(total.sentence(certificate.plan.target.adversary))
-    return section("cost", "What it cost", words, costs, whole)
+    return cost_section(certificate, words)
 
 
 def _next(questions: Sequence[str]) -> Markup:

@@ -47,7 +47,7 @@ def alarm(view: View) -> Markup | None:
 
 
 def _why(view: View) -> str:
-    if view.plan.origin.told_by_places:
+    if view.plan.origin.revealed_by_places:
         return (
             "The records were split among the clients by their labels, and nobody declared them public. Changing one "
             "label moves many other records from client to client, and no noise covers that."
@@ -120,7 +120,8 @@ def _all_runs(view: View, seen: Observer) -> tuple[str, object, str]:
     """The total of the data set beside the run's own epsilon."""
     runs, totals = view.data_set
     total = next((epsilon for adversary, epsilon, _ in totals if adversary == seen.adversary), seen.epsilon)
-    why = "the only run on these data so far" if runs == 1 else f"all {runs:,} runs on these data together"
+    together = "both runs" if runs == 2 else f"all {runs:,} runs"
+    why = "the only run on these data so far" if runs == 1 else f"{together} on these data together"
     return "Data set so far", words.epsilon_text(total), why
 
 

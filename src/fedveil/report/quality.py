@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedveil.core.errors import require
-from fedveil.stages.evaluate.words import told
+from fedveil.stages.evaluate.words import why_unclear
 
 Pair = tuple[float, float]
 
@@ -142,6 +142,7 @@ class PrivateEvaluation:
     estimates: tuple[Estimate, ...]
     curve: tuple[tuple[float, Estimate], ...]
     unclear: str | None
+    classes: tuple[str, ...] = ()
 
 
 def counted_of(evaluation: Mapping[str, Any] | None) -> PrivateEvaluation | None:
@@ -162,7 +163,8 @@ def counted_of(evaluation: Mapping[str, Any] | None) -> PrivateEvaluation | None
         noise=float(evaluation["noise"]),
         estimates=tuple(rows),
         curve=tuple((float(row["predicted"]), _estimate("", row["observed"], row["interval"])) for row in bins),
-        unclear=told(evaluation),
+        unclear=why_unclear(evaluation),
+        classes=tuple(map(str, evaluation.get("recall") or ())),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedveil.certificate.certify import Certificate, MeasuredCertificate
-from fedveil.privacy.guarantee import finite_or_none
 from fedveil.report.charts import Axis, Greys, Row, legend, rows_chart, small_bars, squares_chart, strip
+from fedveil.report.costs import cost_section
 from fedveil.report.markup import Markup, code, column_page, figure, note, paragraph, section, table, tag
 from fedveil.stages.synthesise.generator import Generator
 from fedveil.stages.synthesise.table import DateCells, NumberCells, added
@@ -29,7 +29,7 @@ def synthesis_page(
         f"{target.delta:g} for one {target.unit} ({target.neighbours}). Rows drawn from it cost nothing more."
     )
     heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", generator.name), tag("p", facts)]
-    parts: list[Markup | None] = [cost_section(certificate), _columns(generator), _pairs(generator)]
+    parts: list[Markup | None] = [_cost(certificate), _columns(generator), _pairs(generator)]
     if quality is None:
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))
@@ -49,13 +49,8 @@ def synthesis_page(
     return column_page(f"Synthetic data: {generator.name}", heading, parts)
 
 
-def cost_section(certificate: MeasuredCertificate | Certificate) -> Markup:
-    """Return what each observer learns at most, from this and from all runs on the data, and whom the clients trust."""
-    rows, total, plan = [], certificate.data_set, certificate.plan
-    for one in certificate.guarantees:
-        epsilon = finite_or_none(one.answer.epsilon)
-        promise = "no guarantee" if epsilon is None else f"{epsilon:.6g}"
-        rows.append([one.adversary, promise, f"{one.answer.delta:.3g}", certificate.sees[one.adversary]])
+def _cost(certificate: MeasuredCertificate | Certificate) -> Markup:
+    """Return what each observer learns at most, and whom the clients trust."""
     words = paragraph(
         "It was charged once in the ledger of these data, before anything was measured. ",
         code("fedveil certify"),
@@ -63,10 +58,7 @@ def cost_section(certificate: MeasuredCertificate | Certificate) -> Markup:
         code("fedveil sample"),
         " draws more rows.",
     )
-    heads = ["observer", "epsilon", "delta", "sees"]
-    costs = table("What each observer learns at most", heads, rows, numbers=(1, 2))
-    whole = None if total is None else paragraph(total.sentence(plan.target.adversary))
-    return section("cost", "What it cost", words, costs, whole, paragraph(plan.trust.told))
+    return cost_section(certificate, words, paragraph(certificate.plan.trust.sentences))
 
 
 def _columns(generator: Generator) -> Markup:
@@ -207,7 +199,7 @@ def deep_page(
         f"({plan.target.neighbours}). Rows drawn from it cost nothing more."
     )
     heading = [tag("p", "Synthetic data", class_="kicker"), tag("h1", name), tag("p", facts)]
-    parts: list[Markup | None] = [cost_section(certificate), _pictures(albums)]
+    parts: list[Markup | None] = [_cost(certificate), _pictures(albums)]
     if quality is None:
         words = "No public records were held out, so nothing here compares rows with records: that would be a release."
         parts.append(section("quality", "How good the rows are", note(words)))

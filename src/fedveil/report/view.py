@@ -27,6 +27,7 @@ from fedveil.report.audit_view import AuditView, audit_view
 from fedveil.report.outlook import Curve, Places, curve_of, places_of
 from fedveil.report.quality import PrivateEvaluation, Quality, answer_name, counted_of, intervals_of, quality_of
 from fedveil.report.shapes import Shape, shapes_in
+from fedveil.report.timeline import Timeline, timeline_in
 from fedveil.signing import signature_in
 
 _MOST_POINTS = 120  # most points of a schedule's lines
@@ -128,7 +129,7 @@ class View:
     ``clients``: each client's own epsilon (None: no guarantee), if the method gives clients different ones; ``audit``:
     what attacks achieved, if the run was attacked; ``counted``: a private evaluation; ``shapes``: what each column adds
     to the score, the most important first; ``data_set``: how many runs the ledger of the data had when this one ended,
-    and their total (observer, epsilon, delta), where there are others.
+    and their total (observer, epsilon, delta), where there are others; ``timeline``: of one round, where it was traced.
     """
 
     plan: Plan
@@ -146,6 +147,7 @@ class View:
     counted: PrivateEvaluation | None = None
     shapes: tuple[Shape, ...] = ()
     data_set: tuple[int, tuple[tuple[str, float | None, float], ...]] = (1, ())
+    timeline: Timeline | None = None
 
     @property
     def hidden(self) -> bool:
@@ -221,6 +223,7 @@ def view_of(folder: Path) -> View:
         counted=counted,
         shapes=shapes_in(folder, plan),
         data_set=data_set,
+        timeline=timeline_in(folder),
         utility=utility,
         clients=clients,
         audit=_audit(folder / AUDIT, stated, named["run"]),

@@ -74,7 +74,7 @@ def noised(parts: Mapping[int, Whole], noising: Noising, turn: int, entropy: Ent
     the same share; it must never be drawn anew.
     """
     steps, size = noising.share(turn), noising.size(turn)
-    found: dict[int, Whole] = {}
+    result: dict[int, Whole] = {}
     for client, part in parts.items():
         require(part.size <= size, "A contribution", f"have at most {size} numbers", part.size)
         sent = np.zeros(size, dtype=np.int64)
@@ -83,8 +83,8 @@ def noised(parts: Mapping[int, Whole], noising: Noising, turn: int, entropy: Ent
             sent += noising.draw(turn, client)
         elif steps != 0:  # also for a share that is no number, which the sampler refuses
             sent += rounded_normal(entropy.stream(*noising.label(turn, client)), steps, size)
-        found[client] = sent
-    return found
+        result[client] = sent
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,11 +111,11 @@ class Adder:
         here = self.answering.parts(turn, asked, lambda client: self.fails(turn, client))
         least = self.trust.least(self.cohort(turn))
         enough(turn, len(here), least)
-        found = self.add_up(turn, noised(here, self.noising, turn, self.entropy))
-        enough(turn, len(found.survivors), least)
-        stray = set(found.survivors) - set(here)
+        result = self.add_up(turn, noised(here, self.noising, turn, self.entropy))
+        enough(turn, len(result.survivors), least)
+        stray = set(result.survivors) - set(here)
         require(not stray, "Summed.survivors", "be clients that answered", sorted(stray))
-        return Total(found.total)
+        return Total(result.total)
 
 
 def enough(turn: int, count: int, least: int) -> None:

@@ -63,10 +63,10 @@ class Total:
         with the position.
         """
         if self.parts.dtype == np.int64:
-            found = self.parts if base is None else np.rint(base).astype(np.int64) + self.parts
+            result = self.parts if base is None else np.rint(base).astype(np.int64) + self.parts
         else:
-            found = np.rint(self.parts if base is None else base + self.parts)
-        return (found if self.noise is None else found + self.noise).astype(np.float64)
+            result = np.rint(self.parts if base is None else base + self.parts)
+        return (result if self.noise is None else result + self.noise).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

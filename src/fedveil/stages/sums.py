@@ -35,6 +35,14 @@ def root_up(count: int) -> float:
     return found if found == int(found) else math.nextafter(found, math.inf)
 
 
+def counted(counts: bool, neighbours: Neighbours) -> float:
+    """Return how many times less than twice its bound replacing a unit moves a sum, rounded down.
+
+    More than 1 for counts alone: vectors without a negative number are at most the root of 2 times their norm apart.
+    """
+    return COUNTS if counts and neighbours == "replace-one" else 1.0
+
+
 def whole_client(add_up: Sums) -> Sums:
     """The mean of a client's contributions, cut toward zero, in place of their sum."""
 
@@ -72,6 +80,8 @@ COUNTED: Final = ("ones", "pairs", "cliques")  # tables of counts, from which a 
 SYNTHESISED: Final = ("ranges", "categories", *COUNTED)
 # the place of a name says which round of sums it is, so new ones go last
 ALL: Final = (*(name for name in NAMES if name != "cells"), *EVALUATED, *ERRORS, *COUNTED, "cells")
+SIGNED: Final = ("means", "moments", *EVALUATED, *ERRORS)  # contributions to these may point apart, or count as if
+COUNTS: Final = math.sqrt(2) * (1 - 2.0**-40)  # how much less replacing a unit moves counts than twice their norm
 _MOST_SIZE = 10**12
 _LARGEST = 2.0**20  # of a bound
 _ROOM = 2.0**62  # grid steps that a sum may have, so that 64 bits hold it with its noise
@@ -84,6 +94,7 @@ class Measurement:
 
     ``noise``: standard deviation (of Laplace noise: its scale) over ``bound``. ``threshold``: only numbers above it are
     shown (categories alone), and ``slip`` bounds the chance that one which a single unit made up is shown all the same.
+    ``counts``: no number of a contribution is negative, so that two are at most the root of 2 times ``bound`` apart.
     """
 
     name: str
@@ -93,6 +104,7 @@ class Measurement:
     threshold: float | None = None
     slip: float = 0.0
     law: NoiseLaw = "gaussian"
+    counts: bool = False
 
     def __post_init__(self) -> None:
         plain = isinstance(self.name, str) and self.name.isprintable() and 1 <= len(self.name) <= 80
@@ -110,11 +122,18 @@ class Measurement:
         require(thresholded, "prepare.threshold", "be given for categories alone", self.threshold)
         known_law = self.law in get_args(NoiseLaw) and (self.law == "gaussian" or self.threshold is None)
         require(known_law, "prepare.law", "be gaussian, or laplace where nothing is thresholded", self.law)
+        signed = self.name in SIGNED or self.law == "laplace"  # magnitudes that are added up move by twice their bound
+        right = self.counts is False or (self.counts is True and not signed)
+        require(right, "prepare.counts", f"be true or false, and false for {', '.join(SIGNED)}, laplace", self.counts)
 
     @property
     def deviation(self) -> float:
         """The noise's deviation (or scale) in grid steps, rounded up so that it is never below ``noise * bound``."""
         return self.noise * self.bound * STEPS * (1 + 2.0**-40)
+
+    def relative_noise(self, neighbours: Neighbours) -> float:
+        """Return the noise over the bound that a Gaussian mechanism for these neighbours would have for as much."""
+        return self.noise * counted(self.counts, neighbours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +192,10 @@ class NoisySums:
         """All measurements as one Gaussian mechanism: inverse variances add."""
         require(self, "prepare.name", "list at least one measurement", 0)
         require(self.law == "gaussian", "prepare.law", "be gaussian", self.law)
-        precision = math.fsum(1 / one.noise**2 for one in self.measurements)
+        precision = math.fsum(1 / one.relative_noise(neighbours) ** 2 for one in self.measurements)
         return Gaussian(noise_multiplier=1 / math.sqrt(precision) * (1 - 2.0**-40), neighbours=neighbours)
 
-    def heard(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Gaussian | None:
+    def mechanism_seen_by(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Gaussian | None:
         """The same as this observer hears it, without the noise that it knows; None where it knows all of it."""
         left = variance_left(adversary, data, target, trust)
         if not left > 0:
@@ -213,6 +232,8 @@ class NoisySums:
         rows["threshold"] = [0.0 if value is None else value for value in rows["threshold"]]
         if self.law == "gaussian":
             del rows["law"]
+        if not any(one.counts for one in self.measurements):
+            del rows["counts"]
         return {"share": self.share, **rows}
 
     @classmethod
@@ -221,7 +242,8 @@ class NoisySums:
         own = [f.name for f in fields(Measurement)]
         known(table, ["share", *own], "[prepare]")
         many = len(table.get("name") or ())
-        lists = [table.get(name, ["gaussian"] * many if name == "law" else None) for name in own]
+        usual = {"law": ["gaussian"] * many, "counts": [False] * many}
+        lists = [table.get(name, usual.get(name)) for name in own]
         right = all(isinstance(row, list) and len(row) == len(lists[0] or ()) for row in lists)
         require(right, "[prepare]", f"give {', '.join(own)} of every measurement, as lists of one length", lists)
         require(lists[0], "prepare.name", "list at least one measurement", lists[0])

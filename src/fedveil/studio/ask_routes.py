@@ -55,8 +55,8 @@ class Asking:
         given = await content(request, self._studio.known.form)
         text = question_text(given)
         arguments = {"text": text, "base": str(self._studio.folder.root)}
-        found = await self._studio.ask("questions", arguments, f"questions {given.get('tab')}")
-        return JSONResponse({"html": precision_view(found)})
+        result = await self._studio.ask("questions", arguments, f"questions {given.get('tab')}")
+        return JSONResponse({"html": precision_view(result)})
 
     async def start(self, request: Request) -> Response:
         """Save the questions that were approved, and have them answered."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from fedveil.core.errors import AlreadyFinished
@@ -92,9 +93,15 @@ def audit(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     if request.get("study") is not None:
         command += ["--study", request["study"]]
     command += [f"--module={name}" for name in sorted(allowed_now().names)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603
+    with TemporaryFile() as found:
+        with subprocess.Popen(command, stdout=found, stderr=subprocess.PIPE, text=True) as attack:  # noqa: S603
+            for line in attack.stderr or ():
+                sys.stderr.write(line)
+                progress.tell(now=True, stage=line.strip())
+        found.seek(0)
+        text = found.read()
     try:
-        answer = read_object(done.stdout, "The audit")
+        answer = read_object(text, "The audit")
     except ValueError:
         answer = {"error": "the audit ended without an answer; its log is beside the job"}
     if "error" in answer:

@@ -122,34 +122,34 @@ def rotated(values: Vector, seed: bytes) -> Vector:
     >>> np.abs(turned).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    found = _checked(values).copy()
-    block = block_of(found.size)
-    for part in _parts(found.size, block):
+    result = _checked(values).copy()
+    block = block_of(result.size)
+    for part in _parts(result.size, block):
         signs = public_signs(seed, f"rotation {part.start}", block)
-        found[part] = hadamard(found[part] * signs)
-    return found
+        result[part] = hadamard(result[part] * signs)
+    return result
 
 
 def rotated_back(values: Vector, seed: bytes) -> Vector:
     """Return the inverse of :func:`rotated`; in floats, to within 2**-50 times the norm for up to 2**28 coordinates."""
-    found = _checked(values).copy()
-    block = block_of(found.size)
-    for part in reversed(_parts(found.size, block)):
+    result = _checked(values).copy()
+    block = block_of(result.size)
+    for part in reversed(_parts(result.size, block)):
         signs = public_signs(seed, f"rotation {part.start}", block)
-        found[part] = hadamard(found[part]) * signs
-    return found
+        result[part] = hadamard(result[part]) * signs
+    return result
 
 
 def hadamard(values: Vector) -> Vector:
     """Multiply by Sylvester's matrix with entries +-1/sqrt(size), which is symmetric and its own inverse."""
     size = values.size
     require(size >= 1 and size & (size - 1) == 0, "The length", "be a power of two", size)
-    found, half = values.astype(np.float64), 1
+    result, half = values.astype(np.float64), 1
     while half < size:
-        pairs = found.reshape(-1, 2, half)
-        found = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
+        pairs = result.reshape(-1, 2, half)
+        result = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
         half *= 2
-    return np.asarray(found / math.sqrt(size), dtype=np.float64)
+    return np.asarray(result / math.sqrt(size), dtype=np.float64)
 
 
 def block_of(size: int) -> int:
@@ -212,9 +212,9 @@ def to_levels(values: Vector, levels: int, words: Words | None) -> Vector:
     if largest < 2.0**-900:  # zero, or so small that the scale would overflow
         return np.zeros_like(values)
     scaled = values * (levels / largest)
-    found = np.rint(scaled) if words is None else by_coin(scaled, words)
+    result = np.rint(scaled) if words is None else by_coin(scaled, words)
     # Rounding errors may scale the largest to slightly more than levels, and a rare coin to one level too many.
-    return np.asarray(np.clip(found, -levels, levels) * (largest / levels), dtype=np.float64)
+    return np.asarray(np.clip(result, -levels, levels) * (largest / levels), dtype=np.float64)
 
 
 def norm_limit(bound: float, size: int, failure: float = 0.001) -> int:
@@ -248,9 +248,9 @@ def rounded_within(values: Vector, limit: int, source: Source) -> Whole | None:
     if not bool(np.all(np.abs(values) <= _LARGEST)):  # also false for NaN and infinity
         return None
     for _ in range(_TRIES):
-        found = by_coin(values, source.words(values.size)).astype(np.int64)
-        if squared_norm(found) <= limit:
-            return found
+        result = by_coin(values, source.words(values.size)).astype(np.int64)
+        if squared_norm(result) <= limit:
+            return result
     cut = np.trunc(values).astype(np.int64)
     return cut if squared_norm(cut) <= limit else np.zeros_like(cut)
 
@@ -279,6 +279,6 @@ def top_k(values: Vector, kept: int) -> Vector:
 
 def only(values: Vector, chosen: Indices) -> Vector:
     """Return a vector with these coordinates, and zero elsewhere."""
-    found = np.zeros_like(values)
-    found[chosen] = values[chosen]
-    return found
+    result = np.zeros_like(values)
+    result[chosen] = values[chosen]
+    return result

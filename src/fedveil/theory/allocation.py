@@ -84,18 +84,18 @@ class AllocationLaw:
 
     def tails(self, levels: Vector, /) -> Tails:
         """Return sums over the grid on either side of each level."""
-        found = _cumulated(self)
-        at = np.searchsorted(found.losses, levels, side="right")
-        return Tails(found.p_above[at], found.p_below[at], found.q_above[at], found.q_below[at])
+        result = _cumulated(self)
+        at = np.searchsorted(result.losses, levels, side="right")
+        return Tails(result.p_above[at], result.p_below[at], result.q_above[at], result.q_below[at])
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the first and the last loss that matters."""
-        found = _cumulated(self)
-        first = int(np.searchsorted(found.p_below[1:], mass))
-        above, rest = found.p_above, found.p_above[-1]
+        result = _cumulated(self)
+        first = int(np.searchsorted(result.p_below[1:], mass))
+        above, rest = result.p_above, result.p_above[-1]
         last = bisect_left(range(above.size - 1), -mass, key=lambda i: -float(above[i + 1] - rest))
-        top = found.losses.size - 1
-        return float(found.losses[min(first, top)]), float(found.losses[min(last, top)])
+        top = result.losses.size - 1
+        return float(result.losses[min(first, top)]), float(result.losses[min(last, top)])
 
 
 class _Cumulated(NamedTuple):

@@ -8,6 +8,7 @@ $P(X = k) \le \sqrt{n/(2\pi k(n-k))}\, e^{-n D(k/n\|p)}$. Theory page: sampled-s
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 
 from fedveil.core.errors import require
 
@@ -49,6 +50,7 @@ def _growth(u: float) -> float:
     return u * u * (0.5 - u / 6 + u * u / 12 - max(u, 0.0) ** 3 / 20)  # the series, cut where it is too small
 
 
+@lru_cache(maxsize=1024)
 def largest_usual(trials: int, rate: float, chance: float) -> int:
     """Return the smallest number that is exceeded with at most this ``chance``, as :func:`binomial_tail` knows it."""
     require(0 < chance < 1, "chance", "lie strictly between 0 and 1", chance)

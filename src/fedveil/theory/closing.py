@@ -109,8 +109,8 @@ def lengths(rounds: Rounds, part: Part) -> Vector:
     starts = np.maximum(victims, part.opens)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         room = np.sqrt(rounds.span(starts, np.full_like(starts, part.closes)))
-        found = rounds.factor[victims] * rounds.gap[victims] / room
-    return np.asarray(np.minimum(np.where(np.isnan(found), np.inf, found), _forgotten(rounds, part)) * _UP)
+        result = rounds.factor[victims] * rounds.gap[victims] / room
+    return np.asarray(np.minimum(np.where(np.isnan(result), np.inf, result), _forgotten(rounds, part)) * _UP)
 
 
 def own_lengths(rounds: Rounds, parts: Sequence[Part]) -> Vector | None:
@@ -123,8 +123,8 @@ def own_lengths(rounds: Rounds, parts: Sequence[Part]) -> Vector | None:
         return None
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         victims = places[:, 0]
-        found = rounds.factor[victims] * rounds.gap[victims] / np.sqrt(rounds.span(victims, victims + 1))
-    return np.asarray(np.where(np.isnan(found), np.inf, found) * _UP)
+        result = rounds.factor[victims] * rounds.gap[victims] / np.sqrt(rounds.span(victims, victims + 1))
+    return np.asarray(np.where(np.isnan(result), np.inf, result) * _UP)
 
 
 def longest(rounds: Rounds, part: Part) -> float:

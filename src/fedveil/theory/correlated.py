@@ -44,9 +44,9 @@ def lfilter(above: Vector | Sequence[float], below: Vector | Sequence[float], va
 
 def coefficients_of(column: Sequence[float], rounds: int) -> Vector:
     """Return the first column of a banded matrix, filled up with zeros to the number of rounds."""
-    found = np.zeros(rounds)
-    found[: min(len(column), rounds)] = column[:rounds]
-    return found
+    result = np.zeros(rounds)
+    result[: min(len(column), rounds)] = column[:rounds]
+    return result
 
 
 def coefficients_of_buffers(scales: Sequence[float], decays: Sequence[float], rounds: int) -> Vector:
@@ -401,8 +401,8 @@ class Factor:
         growth, loose = self.growth(rounds), self._relative(rounds)
         if not growth * loose < 0.5:
             return math.inf
-        found = growth * (_REACH * steps + 2) / (1 - growth * loose) * _UP
-        return found if found <= LARGEST_STATE else math.inf
+        result = growth * (_REACH * steps + 2) / (1 - growth * loose) * _UP
+        return result if result <= LARGEST_STATE else math.inf
 
     def rounding(self, steps: float, rounds: int) -> float:
         """Return how far a round's mean is displaced at most in a coordinate, in grid steps: half a step, and floats.

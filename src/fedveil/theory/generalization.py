@@ -94,6 +94,24 @@ def federated_bound(tail: Tail, mutual_information: Sequence[float], samples: in
     return mean_node_gap([dataset_bound(tail, i, samples) for i in mutual_information]) / len(mutual_information)
 
 
+def stable_bound(points: Sequence[tuple[float, float]], *, exchanged: bool) -> float:
+    r"""$\min \frac{e^\varepsilon - 1 + 2\delta}{e^\varepsilon + 1}$: how far a loss in [0, 1] may rise on new units.
+
+    Every pair (epsilon, delta) holds for the released model, in both directions. ``exchanged``: for a unit replaced by
+    another; otherwise for one that is left out, and replacing is two such steps. Any model, any number of units.
+
+    >>> round(stable_bound([(1.0, 0.0), (0.0, 0.2)], exchanged=True), 12)
+    0.2
+    """
+    shift = 1.0
+    for epsilon, delta in points:
+        require(
+            epsilon >= 0 and 0 <= delta <= 1, "points", "be pairs of epsilon >= 0, delta in [0, 1]", (epsilon, delta)
+        )
+        shift = min(shift, math.tanh(epsilon / 2) + 2 * delta / (1 + math.exp(min(epsilon, 700.0))))
+    return min(1.0, shift * (1 if exchanged else 2) * (1 + 1e-12))
+
+
 def private_information(epsilon: float) -> float:
     r"""Most nats a locally private node can tell: $x - 1 - \ln x$ with $x = \varepsilon/(e^\varepsilon - 1)$.
 

@@ -40,15 +40,15 @@ class Ties:
         finite = np.minimum(levels, 1e6)
         hub = _solve(self, finite)
         rest = max(0.0, 1 - math.fsum(self.weights))
-        found = [rest * ndtr(hub), rest * ndtr(-hub), rest * ndtr(hub), rest * ndtr(-hub)]
+        result = [rest * ndtr(hub), rest * ndtr(-hub), rest * ndtr(hub), rest * ndtr(-hub)]
         for weight, up, down, own in zip(self.weights, self.up, self.down, self.own, strict=True):
             q = np.maximum(hub - down, np.minimum(-finite / own - own / 2, hub + up - own))
             p = np.minimum(hub + up, q + own)
             for place, part in enumerate((ndtr(p), ndtr(-p), ndtr(q), ndtr(-q))):
-                found[place] = found[place] + weight * part
+                result[place] = result[place] + weight * part
         none = np.isposinf(levels)
         ends = (0.0, 1.0, 0.0, 1.0)
-        return Tails(*(np.where(none, end, value) for end, value in zip(ends, found, strict=True)))
+        return Tails(*(np.where(none, end, value) for end, value in zip(ends, result, strict=True)))
 
     def gain(self, levels: Vector, hub: Vector) -> Vector:
         """Return the slope of the value in the hub's probability, which falls: the value is concave in it."""
@@ -107,8 +107,8 @@ def _end(ties: Ties, mass: float, *, first: bool) -> float:
     """Return a level above which lies at most so much of the first (or the second) data set's mass."""
 
     def above(level: float) -> float:
-        found = ties.best(np.array([level]))
-        return float((found.p_above if first else found.q_above)[0])
+        result = ties.best(np.array([level]))
+        return float((result.p_above if first else result.q_above)[0])
 
     high = 1e-3
     while above(high) > mass and high < 1e5:

@@ -71,21 +71,21 @@ def filled(size: int) -> Content:
 
 
 def _rows(listed: list[Any], rest: bytes) -> dict[str, Rows]:
-    found: dict[str, Rows] = {}
+    result: dict[str, Rows] = {}
     start = 0
     for name, kind, size in listed:
         wanted: Any = _TYPES[kind]  # only these two types are ever given to numpy
-        found[str(name)] = np.frombuffer(rest, dtype=kind, count=size, offset=start).astype(wanted)
+        result[str(name)] = np.frombuffer(rest, dtype=kind, count=size, offset=start).astype(wanted)
         start += 8 * size
-    return found
+    return result
 
 
 def _blocks(listed: list[Any], rest: bytes, start: int) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for name, size in listed:
-        found[str(name)] = rest[start : start + size]
+        result[str(name)] = rest[start : start + size]
         start += size
-    return found
+    return result
 
 
 def _kind(row: Rows) -> str:

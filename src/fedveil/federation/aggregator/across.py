@@ -139,8 +139,8 @@ class SitesMeasurer:
         known = [across.known(self.span.first + k) for k in range(place)]
         question = self.questions(place, Asked(planned, contributions, size), [row for row in known if row is not None])
         number = self.span.first + place
-        found, sites = across.known(number), across.members.members
-        if found is None:
+        result, sites = across.known(number), across.members.members
+        if result is None:
             turn = Turn(
                 number=number,
                 size=planned.size,
@@ -149,5 +149,5 @@ class SitesMeasurer:
                 clients={site: set(member.clients.tolist()) for site, member in sites.items()},
                 limit=lambda site, clients: sum_limit(across.plan, planned, self.sizes, clients, self.times),
             )
-            found = across.measured(turn)
-        return found[:size]
+            result = across.measured(turn)
+        return result[:size]

@@ -84,13 +84,13 @@ def _held(described: Mapping[str, Content], members: Mapping[str, Member], clien
     hint = "State [data.held_out] in the data files of all sites, or of none."
     others = sorted(name for name, own in stated.items() if not own)
     require(not others, "The sites", "all hold records out, or none", f"none at {others}", hint)
-    found = np.zeros(clients, dtype=np.int64)
+    result = np.zeros(clients, dtype=np.int64)
     for name, said in described.items():
         sizes = _sizes(said, name, "held")
         own = members[name].clients
         require(sizes.size == own.size, f"The clients of {name}", f"hold records out, all {own.size}", sizes.size)
-        found[own] = sizes
-    return found
+        result[own] = sizes
+    return result
 
 
 def _kind(said: Content) -> tuple[int, int, float]:
@@ -121,13 +121,13 @@ def _fixed(said: Content) -> tuple[Member, Indices]:
 
 def _whole(owners: list[tuple[Indices, Indices]], count: int) -> Indices:
     """Return the owner of every record; refuse unless each record is numbered exactly once."""
-    found = np.full(count, -1, dtype=np.int64)
+    result = np.full(count, -1, dtype=np.int64)
     for records, owner in owners:
         right = records.size == owner.size and bool(np.all((records >= 0) & (records < count)))
         require(right, "The sites' records", f"be numbered from 0 to {count - 1}", records.size)
-        found[records] = owner
-    require(bool(np.all(found >= 0)), "The sites' records", "be numbered once each", "a number twice")
-    return found
+        result[records] = owner
+    require(bool(np.all(result >= 0)), "The sites' records", "be numbered once each", "a number twice")
+    return result
 
 
 # What the sites say about their columns: the rule that they share, or the outline of one that is to be learned.

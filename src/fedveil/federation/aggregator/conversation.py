@@ -152,7 +152,7 @@ class Conversation:
         sums = RoundSums(
             plan=plan, run=self.begun.run, private=private, cards=self.cards, post=self.post, holder=self.holder
         )
-        found = Across(
+        result = Across(
             plan=plan,
             members=members,
             sums=sums,
@@ -160,8 +160,8 @@ class Conversation:
             mark=self.mark(plan),
             tick=self.ticking(plan),
         )
-        found.open()
-        return found
+        result.open()
+        return result
 
     def ticking(self, plan: Carried) -> Callable[[int, int], None]:
         """Return a function that reports the progress to the watcher: rounds done, and rounds in all."""

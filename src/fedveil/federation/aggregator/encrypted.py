@@ -68,14 +68,14 @@ def encrypted_sum(plan: Carried, turn: Turn, public: bytes, ask: Asks, log: Path
 
 def opened_outside(turn: int, kept: bytes, ask: Asks, holder: str, empty: Adder) -> Whole:
     """Ask the key holder to open the sum, and return it; nobody else can open it."""
-    found = ask("open", {holder: Content(blocks={"sum": kept})}, 1, empty).get(holder)
-    if found is None or found.kind != "opened":
-        why = "does not answer" if found is None else f"refuses: {reason(found)}"
+    result = ask("open", {holder: Content(blocks={"sum": kept})}, 1, empty).get(holder)
+    if result is None or result.kind != "opened":
+        why = "does not answer" if result is None else f"refuses: {reason(result)}"
         raise TooFewSurvivors(
             f"The key holder {holder}, who alone can open the sum of round {turn + 1}, {why}. No other sum of it will"
             " be asked for. What was charged stays charged; go on with --resume when it is back."
         )
-    return found.content.rows["total"].astype(np.int64)
+    return result.content.rows["total"].astype(np.int64)
 
 
 def opened_by_most(turn: int, kept: bytes, ask: Asks, sites: Sequence[str], empty: Adder) -> Whole:
@@ -91,9 +91,9 @@ def opened_by_most(turn: int, kept: bytes, ask: Asks, sites: Sequence[str], empt
         )
     question = Content(blocks={"sum": kept, **{f"by {site}": word for site, word in words.items()}})
     for site in sorted(words):
-        found = ask("open", {site: question}, 1, empty).get(site)
-        if found is not None and found.kind == "opened":
-            return found.content.rows["total"].astype(np.int64)
+        result = ask("open", {site: question}, 1, empty).get(site)
+        if result is not None and result.kind == "opened":
+            return result.content.rows["total"].astype(np.int64)
     raise TooFewSurvivors(
         f"No site has opened the sum of round {turn + 1}, and no other sum of it will be asked for. What was charged"
         " stays charged; go on with --resume when the sites are back."

@@ -32,7 +32,7 @@ from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.study import Study
 from fedveil.privacy.trust import Trust
-from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.prepare.shape import settle_shape
@@ -110,10 +110,10 @@ def planned_outline(
     require(not outline.open_texts, "The sites", "state the categories of their columns", outline.open_texts, hint)
     open_outline = replace(outline, components=request.components, whiten=request.whiten)
     model, open_outline, _ = settle_shape(study.model, open_outline, shape, study.target, study.trust)
-    found, fitted = settled(request, open_outline, shape, study.target, study.trust)
+    result, fitted = settle_preparation(request, open_outline, shape, study.target, study.trust)
     hint = "Leave the knots of one column out of model.knots_at."
-    require(found, "[prepare]", "leave something to measure across sites", "a study that states everything", hint)
-    return replace(study, model=model), found, fitted, replace(shape, features=fitted.width, bound=fitted.total)
+    require(result, "[prepare]", "leave something to measure across sites", "a study that states everything", hint)
+    return replace(study, model=model), result, fitted, replace(shape, features=fitted.width, bound=fitted.total)
 
 
 def counted_held(study: Study, members: Consortium, own: int) -> DataShape | None:

@@ -152,9 +152,9 @@ class LateWindows:
             state = State(flow.turn(site), flow.held[site])
             return turn_of(self.plan, self.span, self.server, state, self.members).right(site, answer)
 
-        found = self.post.collect(self._waiting, fine, PAUSE)
-        self._waiting = [sent for sent in self._waiting if sent not in [back for back, _ in found]]
-        return {sent.site: answer for sent, answer in found if answer is not None}
+        result = self.post.collect(self._waiting, fine, PAUSE)
+        self._waiting = [sent for sent in self._waiting if sent not in [back for back, _ in result]]
+        return {sent.site: answer for sent, answer in result if answer is not None}
 
     def _closed(self, flow: Flow, answers: Mapping[str, Answer]) -> Flow:
         """Close a window and save it; the sum does not depend on the order in which updates came."""

@@ -98,7 +98,7 @@ class Post:
         again too, more and more rarely: a node that was replaced has lost the question, and nobody reports that. A site
         works one question off after another, so when a later one comes back, the earlier ones are no longer awaited.
         """
-        end, found = self.clock.seconds() + timeout, dict[str, Answer]()
+        end, result = self.clock.seconds() + timeout, dict[str, Answer]()
         waiting: list[Sent] = []
         tried: dict[str, list[float]] = {}  # when each site was asked
         while True:
@@ -107,7 +107,7 @@ class Post:
             asked = [
                 site
                 for site in contents
-                if site not in found and _is_due(now, tried.get(site, []), site in silent, enough(found))
+                if site not in result and _is_due(now, tried.get(site, []), site in silent, enough(result))
             ]
             if asked:
                 with self.trace.span("who is online", round=turn):
@@ -116,16 +116,16 @@ class Post:
                     if site in online:
                         tried.setdefault(site, []).append(now)
                         waiting.append(self.send(kind, turn, site, contents[site], online[site], max(end - now, 1.0)))
-            back = self.collect(waiting, right, self._patience(end, contents, tried, waiting, found))
+            back = self.collect(waiting, right, self._patience(end, contents, tried, waiting, result))
             for sent, answer in back:
                 waiting = _without(waiting, sent)
                 if answer is not None:
-                    found[sent.site] = answer
-            waiting = [sent for sent in waiting if sent.site not in found]
-            if len(found) == len(contents) or (not waiting and tried and enough(found)):
-                return found
+                    result[sent.site] = answer
+            waiting = [sent for sent in waiting if sent.site not in result]
+            if len(result) == len(contents) or (not waiting and tried and enough(result)):
+                return result
             if self.clock.seconds() >= end:
-                return found
+                return result
             if not back and self.clock.seconds() - now < PAUSE:
                 self.clock.sleep(PAUSE)
 
@@ -163,7 +163,7 @@ class Post:
         None for a failure or an unacceptable answer.
         """
         back = self.carrier.pull(sorted(sent.name for sent in waiting), seconds) if waiting else {}
-        found: list[tuple[Sent, Answer | None]] = []
+        result: list[tuple[Sent, Answer | None]] = []
         for sent in [sent for sent in waiting if sent.name in back]:
             self.trace.add(sent.kind, sent.at, site=sent.site, round=sent.turn)
             answer = self._opened(sent.site, sent.turn, sent.digest, back[sent.name])
@@ -171,8 +171,8 @@ class Post:
             if not fine:
                 self.ignored[sent.site] = self.ignored.get(sent.site, 0) + 1
             self.watch(sent.site, "answered" if fine else "failed")
-            found.append((sent, answer if fine else None))
-        return found
+            result.append((sent, answer if fine else None))
+        return result
 
     def _sealed(self, kind: str, turn: int, site: str, content: Content) -> tuple[bytes, str]:
         self.number += 1

@@ -47,8 +47,8 @@ class RelayCarrier:
 
     def online(self) -> Mapping[str, str]:
         """Return the sites that the relay sees; malformed addresses are left out."""
-        found = self._order([(NODES, b"")], _SMALL, _MOST_NODES)
-        return {name: word for name, word in ((name, plain(address)) for name, address in found) if word}
+        result = self._order([(NODES, b"")], _SMALL, _MOST_NODES)
+        return {name: word for name, word in ((name, plain(address)) for name, address in result) if word}
 
     def push(self, address: str, envelope: bytes, seconds: float) -> str:
         """Send one envelope; return an empty name, which is never answered, if the relay does not take it."""

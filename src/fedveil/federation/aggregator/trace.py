@@ -1,15 +1,20 @@
 """What an aggregator does when: a timeline of a run for ``--trace``, and its present state for ``deploy status``."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+from fedveil.core.strict_json import read_object
 from fedveil.wire.content import Content
 
 STATUS: Final = "status.json"  # in the private folder during the run
+TIMELINE: Final = "timeline.json"  # in the run's folder, for the report
+WAIT: Final = "wait for the sites"
+_OWN: Final = {"who is online", "seal", "push", "advance", "save"}  # what the aggregator does by itself
 _MOST: Final = 200_000  # events of a trace; later ones are dropped
 
 
@@ -57,15 +62,42 @@ class Trace:
         return json.dumps({"format": 1, "rounds": listed, "events": events}, indent=1) + "\n"
 
 
+def typical_round(trace: str) -> str:
+    """Return how the round that took the median time was spent, as JSON for the report; nothing if there is none.
+
+    Who was asked, in which round and how many there were may be a secret of the run, and the report is for everybody:
+    all sites are one bar here, from the first one's start to the last one's end, and rounds have no number.
+    """
+    timeline = read_object(trace, "The timeline")
+    if not timeline["rounds"]:
+        return ""
+    middle = sorted(timeline["rounds"], key=lambda one: one["seconds"])[len(timeline["rounds"]) // 2]
+    bars: dict[tuple[int, str], list[float]] = {}
+    exchange, heard = 0, math.inf
+    for event in sorted(timeline["events"], key=lambda one: one["start"]):
+        if event.get("round") != middle["round"]:
+            continue
+        start, what = event["start"] - middle["start"], event["what"]
+        end = start + event["seconds"]
+        if start >= heard:  # all answers were there, so this belongs to what comes next
+            exchange, heard = exchange + 1, math.inf
+        if what not in _OWN:
+            what, heard = WAIT, end if heard == math.inf else max(heard, end)
+        bar = bars.setdefault((exchange, what), [start, end])
+        bar[1] = max(bar[1], end)
+    listed = [{"what": what, "start": start, "seconds": end - start} for (_, what), (start, end) in bars.items()]
+    return json.dumps({"format": 1, "bars": listed}, indent=1) + "\n"
+
+
 def picture(trace: str, width: int = 64) -> str:
     """Return the last round of a timeline as bars of text, one for each span."""
-    told = json.loads(trace)
-    if not told["rounds"]:
+    timeline = read_object(trace, "The timeline")
+    if not timeline["rounds"]:
         return "no round was traced\n"
-    last = told["rounds"][-1]
+    last = timeline["rounds"][-1]
     scale = width / max(last["seconds"], 1e-9)
     lines = [f"round {last['round']}: {last['seconds'] * 1000:.0f} ms"]
-    for event in told["events"]:
+    for event in timeline["events"]:
         if event.get("round") == last["round"]:
             before = int((event["start"] - last["start"]) * scale)
             bar = "#" * max(1, min(round(event["seconds"] * scale), width - before))
@@ -98,9 +130,9 @@ class RunStatus:
 
     def _write(self) -> None:
         waiting = sorted(name for name, one in self.sites.items() if one["state"] != "answered")
-        told = {"round": self.round, "rounds": self.rounds, "waiting_for": waiting, "sites": self.sites}
+        status = {"round": self.round, "rounds": self.rounds, "waiting_for": waiting, "sites": self.sites}
         part = self.path.with_name(f"{self.path.name}.part")
-        part.write_text(json.dumps(told), encoding="utf-8")  # not synced: it is for people who look now
+        part.write_text(json.dumps(status), encoding="utf-8")  # not synced: it is for people who look now
         part.chmod(0o600)
         part.replace(self.path)
 
@@ -109,17 +141,17 @@ def read_status(folder: Path) -> dict[str, Any]:
     """Return where the run in a folder stands: not begun, running or stopped, or released."""
     path = folder / "private" / STATUS
     members = folder / "private" / "members"
-    told: dict[str, Any] = {"state": "not begun", "round": 0, "rounds": 0, "waiting_for": [], "sites": {}}
+    status: dict[str, Any] = {"state": "not begun", "round": 0, "rounds": 0, "waiting_for": [], "sites": {}}
     if path.exists():
-        told |= {"state": "begun", **json.loads(path.read_text(encoding="utf-8"))}
+        status |= {"state": "begun", **read_object(path.read_bytes(), STATUS)}
     elif members.exists():
-        told["state"] = "begun"
+        status["state"] = "begun"
     if members.exists():
         for name, block in Content.read(members.read_bytes()).blocks.items():
             version = Content.read(block).values.get("version")
-            told["sites"].setdefault(name, {})
+            status["sites"].setdefault(name, {})
             if isinstance(version, str):
-                told["sites"][name]["version"] = version[:20]
+                status["sites"][name]["version"] = version[:20]
     if (folder / "model.npz").exists() or (folder / "certificate.json").exists():
-        told["state"] = "released"
-    return told
+        status["state"] = "released"
+    return status

@@ -141,6 +141,8 @@ REASONS: Final = {
     "finished": "it has recorded the end of this run",
     "bad-sum": "another party's sum is larger than its records and its noise can make it, or is no whole numbers",
     "changed-round": "it has answered this round to another question, and does not answer it a second time",
+    "changed-answer": "it would answer this round with other numbers than before; start the guard there as it was,"
+    " with the same version of fedveil on the same machine",
     "malformed": "it cannot read the message; do both sides run the same version of fedveil?",
     "no-model": "the question names a round of its records and brings no model",
     "no-roster": "it has not been given the list of the sites' keys of this run",
@@ -170,17 +172,17 @@ def ask_all(
 
     ``who``: what the message calls a site.
     """
-    found = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
+    result = post.ask(kind, turn, asked, timeout, lambda _, answer: answer.kind in (wanted, "refused"), never)
     for site in sorted(asked):
-        if site not in found:
+        if site not in result:
             raise SiteRefused(
                 f"{who} {site} did not answer within {timeout:.0f} seconds. Is its guard running, and its node? "
                 "Go on with --resume."
             )
-        answer = found[site]
+        answer = result[site]
         if answer.kind == "refused":
             raise SiteRefused(f"{who} {site} refuses: {reason(answer)}. Go on with --resume.")
-    return found
+    return result
 
 
 def reason(answer: Answer) -> str:

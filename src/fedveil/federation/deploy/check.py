@@ -42,29 +42,29 @@ def check_place(folder: Path, superlink: str | None, now: datetime) -> list[Row]
 def _center(folder: Path, now: datetime) -> list[Row]:
     """Check the aggregator's machine: its files, the link on this machine, and what outsiders can reach."""
     try:
-        found = read_deployment(folder)
+        result = read_deployment(folder)
     except FedveilError as error:
         return [Row("files", False, str(error))]
-    if found.engine == "nvflare":
-        there = found.relay.is_socket()
-        relay = "a job listens" if there else f"no job listens at {found.relay}; submit nvflare/job"
+    if result.engine == "nvflare":
+        there = result.relay.is_socket()
+        relay = "a job listens" if there else f"no job listens at {result.relay}; submit nvflare/job"
         return [
             _flare(),
             Row("files", True, "complete"),
-            _closed(found.folder / "identity.key"),
+            _closed(result.folder / "identity.key"),
             Row("job", there, relay),
         ]
-    missing = [site for site in found.parties if not found.node_key(site).exists()]
+    missing = [site for site in result.parties if not result.node_key(site).exists()]
     rows = [_flower(), Row("files", not missing, "complete" if not missing else f"no node key of {', '.join(missing)}")]
-    rows += [_closed(found.folder / "identity.key")]
-    for place in (found.folder.parent / name for name in (LINK, RELAY, PROXY)):
+    rows += [_closed(result.folder / "identity.key")]
+    for place in (result.folder.parent / name for name in (LINK, RELAY, PROXY)):
         if os.access(place, os.R_OK | os.X_OK):  # after it is handed out, each folder belongs to another user
             keys = sorted([*place.glob("*.key"), *place.glob("*.secret")])
             rows += [_closed(path, f"{place.name}/{path.name}") for path in keys]
-    rows.append(_authority(found.authority, now))
-    if (found.host, found.port) != (INSIDE, found.inside):
-        rows += _link(INSIDE, found.inside, found.authority, "link: ")
-    return rows + _link(found.host, found.port, found.authority)
+    rows.append(_authority(result.authority, now))
+    if (result.host, result.port) != (INSIDE, result.inside):
+        rows += _link(INSIDE, result.inside, result.authority, "link: ")
+    return rows + _link(result.host, result.port, result.authority)
 
 
 def _site(folder: Path, superlink: str | None, now: datetime) -> list[Row]:

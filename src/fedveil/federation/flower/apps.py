@@ -18,10 +18,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedveil.core.errors import FedveilError
 from fedveil.federation.carrying.guard_door import ENVELOPE, hand_to_guard
 from fedveil.federation.carrying.orders import NODES, PUSH, Order, fitting, serve_orders
-from fedveil.federation.flower.channel import Channel, NoPostBox
+from fedveil.federation.flower.channel import RELAY_PATH, Channel, NoPostBox
 from fedveil.federation.flower.internals import GUARD, TOKEN_HEADER, token_of
 from fedveil.federation.flower.network import Link
-from fedveil.federation.flower.post_box import RELAY_PATH
 from fedveil.wire import frames
 
 RECORD: Final = "fedveil"

@@ -26,8 +26,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedveil.core.errors import BadValue, FedveilError
-from fedveil.federation.flower.post_box import LONGEST_HOLD
 from fedveil.wire import frames
+
+# Of the post box, which a node need not load.
+
+NODE_PATH: Final = "/v1/fleet/fedveil-post"
+RELAY_PATH: Final = "/v1/runtime/fedveil-post"
+LONGEST_HOLD: Final = 20.0  # seconds that a request is kept open; a proxy's own limit must be longer
 
 KEY_HEADER: Final = "fedveil-node"
 TIME_HEADER: Final = "fedveil-time"

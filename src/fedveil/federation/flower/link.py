@@ -16,10 +16,10 @@ from typing import Any, Final, final
 from fedveil.core.limits import ENVELOPE, FRAME
 from fedveil.federation.carrying.orders import NODES, PUSH, Order, seconds_of
 from fedveil.federation.carrying.processes import end_with_parent
-from fedveil.federation.flower.channel import check_signed, key_of
+from fedveil.federation.flower.channel import NODE_PATH, RELAY_PATH, check_signed, key_of
 from fedveil.federation.flower.internals import TOKEN_HEADER, known_node, known_task, node_names, wrap_link
 from fedveil.federation.flower.network import run_command
-from fedveil.federation.flower.post_box import NODE_PATH, RELAY_PATH, PostBox
+from fedveil.federation.flower.post_box import PostBox
 from fedveil.wire import frames
 
 _AROUND: Final = 2**16  # bytes of a node's request besides its envelope

@@ -17,10 +17,16 @@ from typing import Final
 from fedveil.core.errors import FedveilError, why
 from fedveil.federation.carrying.guard_door import hand_to_guard
 from fedveil.federation.carrying.processes import Processes, Started, end_with_parent, free_port
-from fedveil.federation.flower.channel import Channel, NoPostBox, NotAdmitted, node_headers
+from fedveil.federation.flower.channel import (
+    LONGEST_HOLD,
+    NODE_PATH,
+    Channel,
+    NoPostBox,
+    NotAdmitted,
+    node_headers,
+)
 from fedveil.federation.flower.internals import NODE_ADMITTED, is_tried, node_loop, shorten_pauses, untried_warning
 from fedveil.federation.flower.network import Link, check_installed, run_command, supernode_command
-from fedveil.federation.flower.post_box import LONGEST_HOLD, NODE_PATH
 
 _AGAIN: Final = 5.0  # seconds before the next attempt
 _SOON: Final = 0.1  # seconds before the next attempt just after the link was lost

@@ -13,10 +13,8 @@ from itertools import count
 from typing import Final, final
 
 from fedveil.federation.carrying.orders import fitting
+from fedveil.federation.flower.channel import LONGEST_HOLD
 
-NODE_PATH: Final = "/v1/fleet/fedveil-post"
-RELAY_PATH: Final = "/v1/runtime/fedveil-post"
-LONGEST_HOLD: Final = 20.0  # seconds that a request is kept open; a proxy's own limit must be longer
 _GONE: Final = 3.0  # seconds after which a node that neither asks nor works counts as gone
 _MOST: Final = 8  # questions that wait for one node; older ones are dropped, and the aggregator asks again
 

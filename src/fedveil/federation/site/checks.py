@@ -108,7 +108,7 @@ def check_synthesis(plan: MeasuredPlan, proposal: Content, data: SiteData) -> No
     """Refuse a generator that the site's columns are not for, and counts of words that nobody has listed."""
     table = table_at(data)
     columns = len(table.outline.numbers) + len(table.outline.texts) + 1
-    planned = all(name in plan.sums for name in COUNTED) and plan.counts and "categories" not in plan.sums
+    planned = all(name in plan.sums for name in COUNTED) and "categories" not in plan.sums
     if not (planned and 2 <= plan.data.features <= columns):
         raise Refused("other-generator")
     fits(plan, replace(data.records.shape, features=plan.data.features, bound=plan.data.bound))

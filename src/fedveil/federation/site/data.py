@@ -171,19 +171,19 @@ def read_site_data(path: Path) -> SiteData:
     if wanted is not None:
         source = replace(source, learned="all" if wanted.kind == "private" else "unstated")
         # What a site says of its columns goes to the others, so its cells do not decide it.
-        found = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
+        result = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
         if gone.size:
-            found = replace(found, train=found.train.without(places_of(found.rows, gone, "left.rows")))
-        cells = Cells(found.training_columns, found.outline, found.reading)
+            result = replace(result, train=result.train.without(places_of(result.rows, gone, "left.rows")))
+        cells = Cells(result.training_columns, result.outline, result.reading)
         return SiteData(
-            found.train,
+            result.train,
             places=places,
             blank_rows=source.drops_rows,
-            raw=found.raw,
+            raw=result.raw,
             cells=cells,
-            held=same_clients(found.train, found.test),
-            held_columns=found.held_columns,
-            notes=found.notes,
+            held=same_clients(result.train, result.test),
+            held_columns=result.held_columns,
+            notes=result.notes,
             person_column=source.person_column,
             largest_person=source.largest_person,
             left=int(gone.size),
@@ -216,12 +216,12 @@ def _left(given: Any) -> Indices:
 
 def _held_out(given: Any, source: Source) -> HeldOut:
     """The part of its records that a site keeps from training, which an evaluation counts."""
-    found = HeldOut.parse(table(given, "data.held_out"), source)
+    result = HeldOut.parse(table(given, "data.held_out"), source)
     hint = "The books of a site are about the rows of one source."
-    require(found.fraction is not None, "[data.held_out]", "state a fraction at a site", "a source", hint)
+    require(result.fraction is not None, "[data.held_out]", "state a fraction at a site", "a source", hint)
     hint = "Public records need no private evaluation: give them to the aggregator."
-    require(not found.public, "data.held_out.public", "be left out at a site", found.public, hint)
-    return found
+    require(not result.public, "data.held_out.public", "be left out at a site", result.public, hint)
+    return result
 
 
 def same_clients(train: Records, held: Records | None) -> Records | None:
@@ -243,8 +243,8 @@ def _wanted(tables: Mapping[str, Any]) -> PrepareRequest | None:
         return None if "feature_bound" in table(tables["data"], "data") else PrepareRequest()
     given = table(tables["prepare"], "prepare")
     known(given, ["kind", "numbers", "texts"], "a site's [prepare] table")
-    found: PrepareRequest = filled(PrepareRequest, given, "prepare")
-    return None if found.kind == "stated" else found
+    result: PrepareRequest = filled(PrepareRequest, given, "prepare")
+    return None if result.kind == "stated" else result
 
 
 def write_dealt(path: Path, given: Records | Unprepared, clients: Indices, held: Records | None = None) -> None:

@@ -232,11 +232,19 @@ class Guard:
         return self._kept.keep(opened, "update", Content(values={"clients": sorted(parts)}, rows={"total": total}))
 
     def _parts(self, record: Record, state: SiteState, turn: int, asked: Content, used: SiteState) -> dict[int, Whole]:
-        """Return the clients' parts of a round; that the round is ``used`` up is on the disk before anything leaves."""
+        """Return the clients' parts of a round; that the round is ``used`` up is on the disk before anything leaves.
+
+        With them is a hash of the parts: a guard that was started again, with other code or on another machine, must
+        not answer a round with other numbers under the same noise and masks, not even by a rounding.
+        """
         parts = self._work(record, state).parts(turn, asked)
         if not parts:
             raise Refused("nothing-to-send")
-        save_state(record.private / "state", used)
+        digest = hashlib.sha256()
+        for client in sorted(parts):
+            digest.update(client.to_bytes(8, "little") + len(parts[client]).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(parts[client]).data)
+        save_state(record.private / "state", used.answering(state, digest.hexdigest()))
         return parts
 
     def _masked(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:

@@ -103,9 +103,9 @@ class KeyHolder:
         keys = keys_at(folder / "private" / KEY_FILE)
         # Recorded before it is opened, because every attempt may reveal something.
         save_state(folder / "private" / "state", state.opening(turn, hashlib.sha256(message).hexdigest()))
-        found = opened_sum(plan, keys, turn, message)
-        self._note(folder / "opened.jsonl", turn, len(found.values["clients"]))
-        return found
+        result = opened_sum(plan, keys, turn, message)
+        self._note(folder / "opened.jsonl", turn, len(result.values["clients"]))
+        return result
 
     def _note(self, path: Path, turn: int, clients: int) -> None:
         """Write a line to the holder's own record for each sum that is opened, on the disk before the sum leaves."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
+from scipy.fft import fft, rfft
 
 from fedveil.core.errors import BadValue
 from fedveil.core.recent import Recent
@@ -87,6 +88,9 @@ def clear_records(folder: Path, secrets: tuple[str, ...] = SECRETS) -> None:
                 destroy_secrets(private.parent, secrets)
 
 
+_TRANSFORMS: Final = 32  # SciPy keeps tables for the last 16 lengths of each kind of Fourier transform, of any size
+
+
 def forget_computed() -> None:
     """Drop what functions of fedveil keep of earlier calls, and return the memory to the system.
 
@@ -95,6 +99,8 @@ def forget_computed() -> None:
     for one in gc.get_objects():
         if type(one) in (functools._lru_cache_wrapper, Recent) and str(one.__module__).startswith("fedveil."):
             one.cache_clear()
+    for length in range(2, 2 + _TRANSFORMS):  # short ones take the places of long ones
+        fft(rfft(np.zeros(length)))
     gc.collect()
     with suppress(OSError, AttributeError):  # only the GNU C library has it
         ctypes.CDLL(None).malloc_trim(0)

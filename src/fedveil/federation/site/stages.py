@@ -73,7 +73,7 @@ class SiteStages:
         span = span_of(self.plan, turn)
         local = turn - span.first
         if span.stage.sums:
-            found = self._contributing(span, span.stage, local, asked).parts(local, asked)
+            result = self._contributing(span, span.stage, local, asked).parts(local, asked)
             clients = self.plan.data.clients
             noising = noising_of(span.stage.sums.measurements, self.plan.trust, clients, self.entropy)
         else:
@@ -81,10 +81,10 @@ class SiteStages:
             question = hashlib.sha256(asked.write()).hexdigest()
             self._recall(answering, local, question)
             before = answering.memory
-            found = answering.parts(local, asked)
-            if found:  # a turn without an answer must not replace the remembered one
+            result = answering.parts(local, asked)
+            if result:  # a turn without an answer must not replace the remembered one
                 self._remember(local, question, before, answering.memory)
-        return noised(found, noising, local, self.entropy)
+        return noised(result, noising, local, self.entropy)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -112,12 +112,12 @@ class SiteStages:
         """Return what rows contribute to the measurement that comes after these sums, which must be this one."""
         present = np.arange(len(self.data.records), dtype=np.int64)
         try:
-            found = after(program, Known(sums, present))
+            result = after(program, Known(sums, present))
         except (FedveilError, ValueError, ArithmeticError) as error:
             raise Refused("wrong-sums") from error
-        if not isinstance(found, Asked) or found.planned != one:
+        if not isinstance(result, Asked) or result.planned != one:
             raise Refused("no-such-round")
-        return found.contributions
+        return result.contributions
 
     # The preparation
 
@@ -145,7 +145,7 @@ class SiteStages:
             raise Refused("unknown-kind")
         span = spans(self.plan)[0]
         sums = sums_in(span.stage, asked, span.stage.turns)
-        found = self._known_rule(sums)
+        result = self._known_rule(sums)
         body, path = Content(rows={"sums": np.concatenate(sums)}).write(), self.private / SUMS
         if path.exists():
             if path.read_bytes() != body:
@@ -156,16 +156,16 @@ class SiteStages:
         present = np.flatnonzero(~records.blank)
         assert self.data.cells is not None  # noqa: S101  it was prepared
         columns = self.data.cells.columns.rows(present)
-        return notes_for_holder(columns, records.targets[present], records, found)
+        return notes_for_holder(columns, records.targets[present], records, result)
 
     def _known_rule(self, sums: list[Vector]) -> LearnedRule:
         try:
-            found = after(self._learning, Known(sums, np.arange(len(self.data.records), dtype=np.int64)))
+            result = after(self._learning, Known(sums, np.arange(len(self.data.records), dtype=np.int64)))
         except (FedveilError, ValueError, ArithmeticError) as error:
             raise Refused("wrong-sums") from error
-        if isinstance(found, Asked):
+        if isinstance(result, Asked):
             raise Refused("malformed")
-        return found
+        return result
 
     @cached_property
     def learned(self) -> LearnedRule | None:

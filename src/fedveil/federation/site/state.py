@@ -14,13 +14,14 @@ from fedveil.wire.envelope import Refused
 class SiteState:
     """The number of the last instruction, the last round answered and its question, and the plan that was agreed to.
 
-    ``masked``: the setting under which the last round was masked. ``opened`` and ``sum``: the last round whose
-    encrypted or masked sum was opened here, and which sum that was.
+    ``answer``: a hash of what the clients added to the last round. ``masked``: the setting under which it was masked.
+    ``opened`` and ``sum``: the last round whose encrypted or masked sum was opened here, and which sum that was.
     """
 
     number: int = -1
     round: int = -1
     asked: str = ""
+    answer: str = ""
     plan: str = ""
     proposal: str = ""
     finished: bool = False
@@ -47,6 +48,15 @@ class SiteState:
         if turn == self.round and asked != self.asked:
             raise Refused("changed-round")
         return replace(self, round=turn, asked=asked)
+
+    def answering(self, before: "SiteState", answer: str) -> "SiteState":
+        """Return the state after answering its round; refuse another answer than ``before``, where it was given one.
+
+        Noise and masks are the same whenever they are computed, so the difference of two answers would be free of both.
+        """
+        if self.round == before.round and before.answer not in ("", answer):
+            raise Refused("changed-answer")
+        return replace(self, answer=answer)
 
     def opening(self, turn: int, message: str) -> "SiteState":
         """Return the state after opening a sum, encrypted or masked; refuse a second sum of the same round.
@@ -76,12 +86,12 @@ def load_state(path: Path) -> SiteState:
     except FileNotFoundError:
         return SiteState()
     try:
-        found = SiteState(**read_object(text, path.name))
+        result = SiteState(**read_object(text, path.name))
     except (ValueError, TypeError) as error:
         raise BadValue(f"The site's memory {path} cannot be used ({error}). This run cannot go on here.") from error
-    whole = all(type(number) is int for number in (found.number, found.round, found.opened))
+    whole = all(type(number) is int for number in (result.number, result.round, result.opened))
     require(whole, f"The site's memory {path}", "hold whole numbers", text[:80])
-    return found
+    return result
 
 
 def save_state(path: Path, state: SiteState) -> None:

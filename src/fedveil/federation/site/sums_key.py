@@ -52,7 +52,7 @@ def opened_sum(plan: Carried, keys: Keys, turn: int, message: bytes) -> Content:
         raise Refused("no-such-round")
     holder = Decryptor.open(keys, parameters_of(plan), least=floors[turn][1])
     try:
-        _, found = holder.decrypt(message, turn=turn, size=length_of(plan, turn))
+        _, result = holder.decrypt(message, turn=turn, size=length_of(plan, turn))
     except BadValue as error:
         raise Refused("no-sum") from error
-    return Content(values={"clients": list(found.survivors)}, rows={"total": found.total})
+    return Content(values={"clients": list(result.survivors)}, rows={"total": result.total})

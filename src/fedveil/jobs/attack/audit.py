@@ -127,10 +127,10 @@ def sampler_finding(plan: Plan, entropy: Entropy, *, alarm: float = 1e-6) -> Fin
 
 def joined_of(how: DrawnRounds, passes: int) -> Joined:
     """Return who joined which round of so many passes."""
-    found = np.zeros((passes * how.rounds, how.units), dtype=np.bool_)
-    for turn in range(found.shape[0]):
-        found[turn, how.batch(turn)] = True
-    return found.reshape(passes, how.rounds, how.units)
+    result = np.zeros((passes * how.rounds, how.units), dtype=np.bool_)
+    for turn in range(result.shape[0]):
+        result[turn, how.batch(turn)] = True
+    return result.reshape(passes, how.rounds, how.units)
 
 
 Watch = Callable[[str], None]
@@ -228,10 +228,10 @@ def _canaries(folder: Path, plan: Plan, effort: Effort, tell: Watch, skipped: li
 def checked(folder: Path) -> Certificate:
     """Return the recomputed certificate of the run; refuse a run that is incomplete or was changed by hand."""
     require(folder.is_dir(), "The run", "be a folder that a run left", str(folder))
-    found, changes = certify_written(folder, __version__)
+    result, changes = certify_written(folder, __version__)
     if changes:
         raise CannotCertify(f"The certificate in {folder} does not match the run's records: {'; '.join(changes)}.")
-    return found
+    return result
 
 
 def playable(plan: Plan, effort: Effort) -> tuple[int, str]:
@@ -323,8 +323,8 @@ def _with_records(
         skipped.append(f"membership inference: {error}")
     try:
         if plan.origin.public:
-            tell("reconstructing records from gradients")
-            shown = leakage(plan, records, entropy, public=True, victims=10 if plan.model.linear else _SEARCHED)
+            victims = 10 if plan.model.linear else _SEARCHED
+            shown = leakage(plan, records, entropy, public=True, victims=victims, watch=tell)
         else:
             skipped.append("leakage shows records as they are: only for studies that declare them public")
     except BadValue as error:

@@ -96,11 +96,11 @@ def _target(classes: int) -> float:
 def _shortened(plan: Plan) -> Callable[[Plan, int], Method]:
     view = attack_view(plan.method.kind)
     releases = None if view is None else view.releases
-    found = releases.shortened if releases is not None and releases.clients else None
+    result = releases.shortened if releases is not None and releases.clients else None
     rule = "be one that averages updates of whole clients"
-    if found is None:
+    if result is None:
         raise BadValue(f"algorithm.kind must {rule} for canary clients, got {plan.method.kind!r}.")
-    return found
+    return result
 
 
 def _changes(plan: Plan, records: Records, key: bytes, shortened: Callable[[Plan, int], Method]) -> Vector:

@@ -10,8 +10,8 @@ import json
 import math
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +21,11 @@ import numpy as np
 
 from fedveil.audit.claim import Claim
 from fedveil.audit.finding import Finding
-from fedveil.audit.game import Game, Seen
+from fedveil.audit.game import Game, Seen, runs_needed
 from fedveil.audit.one_run import Coins, finding_of_scores
 from fedveil.core.errors import BadValue, require, why
 from fedveil.core.values import Vector
+from fedveil.jobs.attack.pace import Pace
 from fedveil.privacy.guarantee import Neighbours
 
 Row = tuple[str, ...]
@@ -187,16 +188,21 @@ def audit_command(
     trainings: int = 1,
     alarm: float,
     generator: np.random.Generator,
+    processes: int = 1,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Finding:
-    """Hold a trainer to a claim, by one training with many canaries or by many trainings with one."""
+    """Hold a trainer to a claim, by one training with many canaries or by many trainings with one.
+
+    ``processes``: how many of these trainings run at once.
+    """
+    require(1 <= processes <= 256, "--processes", "lie between 1 and 256", processes)
     require(20 <= canaries <= 10_000, "--canaries", "lie between 20 and 10000", canaries)
     rows = read_rows(trainer.data)
     rows.column(trainer.target)
     with TemporaryDirectory(prefix="fedveil-audit-") as name:
         folder = Path(name)
         if trainings > 1:
-            return _played(trainer, claim, rows, delta, trainings, alarm, generator, folder, watch)
+            return _played(trainer, claim, rows, delta, trainings, alarm, generator, folder, processes, watch)
         made = canaries_of(rows, trainer.target, canaries, generator)
         coins = generator.random(canaries) < 0.5
         watch(f"training once with {int(coins.sum())} of {canaries} canaries among {len(rows.rows)} records")
@@ -214,23 +220,32 @@ def _played(
     alarm: float,
     generator: np.random.Generator,
     folder: Path,
+    processes: int,
     watch: Callable[[str], None],
 ) -> Finding:
     """Play the distinguishing game about one canary, with at most so many trainings on each of two data sets."""
+    needed = runs_needed(claim, alarm)
+    hint = f"With fewer not even a perfect attack could contradict the claim at false alarm {alarm:g}."
+    require(trainings >= needed, "--trainings", f"be at least {needed:.0f}", trainings, hint)
     victim = canaries_of(rows, trainer.target, 1, generator)
+    data = [trained_on(rows, victim, np.array([present]), trainer) for present in (True, False)]
     game = Game(claim=claim, adversary="final-model", delta=delta, alarm=alarm, runs=trainings)
-    began, size = time.monotonic(), game.choosing
-    while not game.decided:
-        sides = []
-        for present in (True, False):
-            data = trained_on(rows, victim, np.array([present]), trainer)
-            scores = np.array([[scores_of(trainer, data, victim, folder)[0]] for _ in range(size)])
-            sides.append(Seen(scores[:, :0], scores))
-        game.add(*sides)
-        each = (time.monotonic() - began) / game.played
-        rest = each * (trainings - game.played)
-        watch(f"{game.played} of at most {trainings} trainings on each data set, at most {rest:,.0f} s more")
-        size = max(1, min(_BLOCK, trainings - game.played))
+    pace, size, made = Pace(2 * trainings), game.choosing, 0
+
+    def score(side: int) -> float:
+        with TemporaryDirectory(dir=folder) as own:
+            return float(scores_of(trainer, data[side], victim, Path(own))[0])
+
+    with ThreadPoolExecutor(processes) as pool:  # each training is a process of its own
+        while not game.decided:
+            found: list[float] = []
+            for one in pool.map(score, np.repeat([0, 1], size).tolist()):
+                found.append(one)
+                made += 1
+                watch(f"{made} of at most {2 * trainings} trainings{pace.left(made)}")
+            sides = np.array(found).reshape(2, size, 1)
+            game.add(*(Seen(side[:, :0], side) for side in sides))
+            size = max(1, min(_BLOCK, trainings - game.played))
     return game.finding()
 
 

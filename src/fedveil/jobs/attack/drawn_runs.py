@@ -62,10 +62,10 @@ def drawn_scores(run: LastIterate, seen: Vector, ahead: Vector, back: Vector) ->
     """
     shape = (seen.shape[0], run.passes, run.rounds)
     same = [logsumexp(ratios.reshape(shape).sum(axis=1), axis=1) for ratios in (ahead, back)]
-    found = [_mixed(run, ahead) - _mixed(run, back), np.asarray(same[0] - same[1], dtype=np.float64)]
+    result = [_mixed(run, ahead) - _mixed(run, back), np.asarray(same[0] - same[1], dtype=np.float64)]
     if run.order == "independent":
-        found.append(picked_ratio(ahead.reshape(shape), seen.reshape(shape) == 0))
-    return found
+        result.append(picked_ratio(ahead.reshape(shape), seen.reshape(shape) == 0))
+    return result
 
 
 def picked_ratio(ratios: Vector, silent: Joined) -> Vector:

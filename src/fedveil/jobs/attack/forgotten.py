@@ -15,6 +15,7 @@ from fedveil.data.records import Records
 from fedveil.jobs.attack.batched_runs import Parts, many_runs
 from fedveil.jobs.attack.membership import blanked
 from fedveil.jobs.attack.observed_runs import Scene, look, worst_pair
+from fedveil.jobs.attack.pace import Pace
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import forgotten
@@ -47,13 +48,13 @@ def forgotten_game(
         runs=runs,
         attack="distinguishing-game on the forgotten unit",
     )
-    size = max(game.choosing, runs // _BLOCKS)
+    size, pace = max(game.choosing, runs // _BLOCKS), Pace(runs)
     for block, first in enumerate(range(0, runs, size)):
         if game.decided:
             break
         key = Entropy(entropy.words("forgotten", block, 4).tobytes(), private=entropy.private)
         game.add(*_seen(plan.lineage, min(size, runs - first), key, leaves, parts or Parts()))
-        watch(f"game on the forgotten unit: {game.played:,} of at most {runs:,} runs")
+        watch(f"game on the forgotten unit: {game.played:,} of at most {runs:,} runs{pace.left(game.played)}")
     return game.finding()
 
 

@@ -5,7 +5,6 @@ more are of use. Which runs a block holds depends on its number and the key alon
 result.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,6 +21,7 @@ from fedveil.audit.game import Game, Seen
 from fedveil.core.errors import require
 from fedveil.jobs.attack.batched_runs import Parts, many_runs
 from fedveil.jobs.attack.observed_runs import Scene, look, some_models, worst_pair
+from fedveil.jobs.attack.pace import Pace
 from fedveil.jobs.attack.releases import WIDTH, releases, view_of
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
@@ -113,7 +113,7 @@ def played(
         first, size = (-(-count // WIDTH) * WIDTH for count in (first, size))
     sizes = [min(first, runs), *(min(size, runs - at) for at in range(first, runs, size))]
     undecided = list(observers)
-    began = time.monotonic()
+    pace = Pace(runs)
     keys = [entropy.words("block of runs", number, 4).tobytes() for number in range(len(sizes))]
     make = partial(_block, plan, parts or Parts(), entropy.private)
     for seen in _blocks(make, list(zip(keys, sizes, strict=True)), undecided, sitting.processes):
@@ -124,8 +124,7 @@ def played(
         if not undecided:
             break
         made = max(one.played for one in games.values())
-        rest = (time.monotonic() - began) / made * (runs - made)
-        sitting.watch(f"distinguishing game: {made:,} of at most {runs:,} runs, at most {rest:,.0f} s more")
+        sitting.watch(f"distinguishing game: {made:,} of at most {runs:,} runs{pace.left(made)}")
     return {name: one.finding() for name, one in games.items()}
 
 

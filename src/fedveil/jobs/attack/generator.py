@@ -54,13 +54,13 @@ class _Watched:
         return self.inner.present
 
     def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
-        found = self.inner.noisy_sum(planned, contributions, size)
+        result = self.inner.noisy_sum(planned, contributions, size)
         if not isinstance(contributions, TableCounts):
             raise TypeError("counts of tables were expected")
-        self.seen.append((planned, contributions, found))
+        self.seen.append((planned, contributions, result))
         if planned.name == "cliques":
             raise _Measured
-        return found
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +79,8 @@ class _Scene:
         """The measurements with the plan's noise, for three columns."""
         sizes = {"ones": (3 * (_WORDS + 2), 3), "pairs": (3 * 42**2, 3), "cliques": (40**2, 1)}
         own = self.plan.sums
-        found = [replace(own[name], size=size, bound=root_up(count)) for name, (size, count) in sizes.items()]
-        return NoisySums(measurements=tuple(found), share=self.plan.sums.share)
+        result = [replace(own[name], size=size, bound=root_up(count)) for name, (size, count) in sizes.items()]
+        return NoisySums(measurements=tuple(result), share=self.plan.sums.share)
 
     def measured(self, there: Indices, entropy: Entropy, by: Measuring) -> list[Counts]:
         """Measure all counts with the noise of one key; ``there``: which of the victims take part."""
@@ -131,11 +131,11 @@ def generator_game(
         "counts": counts_seen(plan, runs, entropy, by),
         "choice": choices_seen(plan, min(runs, choices), entropy, by),
     }
-    found = []
+    result = []
     for name, seen in played.items():
         one = play(*seen, claim, adversary="final-model", delta=delta, alarm=alarm)
-        found.append(replace(one, attack=f"distinguishing-game on the {name}"))
-    return found
+        result.append(replace(one, attack=f"distinguishing-game on the {name}"))
+    return result
 
 
 def _key(entropy: Entropy, name: str, run: int) -> Entropy:

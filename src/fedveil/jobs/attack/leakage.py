@@ -4,7 +4,7 @@ The attacked records are shown, so they must be public or synthetic. Never attac
 publish the result. Page: docs/audit-leakage.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Vector
 from fedveil.data.records import DataShape, Records
 from fedveil.jobs.attack.observed_runs import first_round, observe, with_noise
+from fedveil.jobs.attack.pace import Pace
 from fedveil.models.loss import NetworkLoss
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
@@ -48,6 +49,7 @@ def leakage(
     factors: Sequence[float] = FACTORS,
     victims: int = 10,
     steps: int = 200,
+    watch: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the attack at each multiple of the plan's noise, ready for JSON: similarity by observer, and pictures.
 
@@ -66,7 +68,10 @@ def leakage(
     shape = square(pictures.shape[1])
     blind = np.delete(pictures, chosen, axis=0).mean(axis=0) if len(records) > len(chosen) else pictures.mean(axis=0)
     rows = []
-    for factor in sorted(set(factors)):
+    levels = sorted(set(factors))
+    pace = Pace(len(levels))
+    for number, factor in enumerate(levels):
+        watch(f"reconstructing records from gradients: noise {number + 1} of {len(levels)}{pace.left(number)}")
         noised = with_noise(plan, factor)
         clients = sorted({int(records.owner[victim]) for victim in chosen})
         seen = observe(noised, records, entropy, clients, noiseless=factor == 0)
@@ -159,17 +164,17 @@ def _by_matching(
     gradient = observation.gradient / max(observation.records, 1.0)
     plain = Search(steps=steps, span=span, clip=plan.constants.lipschitz)
     smooth = Search(steps=2 * steps, restarts=1, span=span, shape=shape, smooth=0.0 if shape is None else 1e-4)
-    found: list[Guess] = []
+    result: list[Guess] = []
     try:
         reading = read_first_layer(module, gradient)
-        found.append(_judged("analytic", truth, reading.row[: truth.size], None))
+        result.append(_judged("analytic", truth, reading.row[: truth.size], None))
     except BadValue:
         pass  # the first layer is not linear, so only matching is left
     attacks = [("idlg", idlg, plain), ("cosine", cosine_matching, smooth)]
     for name, attack, search in attacks if observation.records == 1 else attacks[1:]:  # iDLG is for a single record
         match = attack(module, gradient, width, search)
-        found.append(_judged(name, truth, match.row[: truth.size], match.label == label))
-    return found
+        result.append(_judged(name, truth, match.row[: truth.size], match.label == label))
+    return result
 
 
 def _judged(attack: str, truth: Vector, row: Vector, label: bool | None) -> Guess:

@@ -28,6 +28,7 @@ from fedveil.engine.measured import generator_program, measured_generator, own_p
 from fedveil.engine.run import Rows
 from fedveil.jobs.ask import open_questions
 from fedveil.jobs.attack.generator import Measuring, generator_game
+from fedveil.jobs.attack.pace import Pace
 from fedveil.jobs.synthesis import open_synthesis
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.measured.plan import ASK, GENERATOR, MeasuredPlan
@@ -128,20 +129,18 @@ def _sums_seen(plan: MeasuredPlan, present: bool, runs: int, entropy: Entropy, b
     Victim k has the numbers 2k and 2k + 1 of every sum to itself. Counts never point apart: there the opposite counts
     elsewhere.
     """
+    replaced = plan.target.neighbours == "replace-one"
     games = min(_WIDTH, plan.data.clients) if plan.target.unit == "client" else _WIDTH
     owner = np.arange(games) % plan.data.clients
-    elsewhere = plan.counts and plan.target.neighbours == "replace-one"
-    ahead, other = 1, 0
-    if not present:
-        ahead = -1 if plan.target.neighbours == "replace-one" and not plan.counts else 0
-        other = 1 if elsewhere else 0
-    own = np.kron(np.eye(games, dtype=np.int64), np.array([[ahead, other]]))  # a victim a row
     blocks = []
     for block in range(-(-runs // games)):
         key = Entropy(entropy.words(f"sums {present}", block, 4).tobytes(), private=entropy.private)
         measures = by(Here(plan, key).measures(plan.stage, Rows(owner, plan.data.clients, np.arange(games)), {}))
         ratios = np.zeros(games)
         for one in plan.sums.measurements:
+            elsewhere = replaced and one.counts
+            absent = [0, 1] if elsewhere else [-1 if replaced else 0, 0]
+            own = np.kron(np.eye(games, dtype=np.int64), np.array([[1, 0] if present else absent]))  # a victim a row
             noisy = measures.noisy_sum(replace(one, size=2 * games), _Added(int(one.bound * STEPS) * own), 2 * games)
             ratios += (noisy[::2] - noisy[1::2] * elsewhere) / (one.noise**2 * one.bound)
         blocks.append(ratios)
@@ -233,9 +232,9 @@ def rows_membership(
     words = entropy.words("shadow coins", 0, runs * chosen.size).reshape(runs, chosen.size)
     coins = words < np.uint64(2**63)
     coins[:-1] = words[:-1].argsort(axis=0).argsort(axis=0) < shadows // 2
-    near = np.empty((runs, chosen.size))
+    near, pace = np.empty((runs, chosen.size)), Pace(runs)
     for run in range(runs):
-        watch(f"fitting shadow generator {run + 1} of {runs}")
+        watch(f"fitting shadow generator {run + 1} of {runs}{pace.left(run)}")
         key = Entropy(entropy.words("shadow generator", run, 4).tobytes(), private=entropy.private)
         there = np.union1d(always, chosen[coins[run]])
         one = measured_generator(plan, request, found, key, there)

@@ -18,6 +18,7 @@ from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.records import Records
 from fedveil.engine.train import train
+from fedveil.jobs.attack.pace import Pace
 from fedveil.jobs.local import Given, Wanted, open_study
 from fedveil.models.loss import NetworkLoss
 from fedveil.noise.entropy import Entropy
@@ -59,8 +60,9 @@ def watched(
     words = entropy.words("membership coins", 0, runs * count).reshape(runs, count)
     coins = words < np.uint64(2**63)
     coins[:-1] = words[:-1].argsort(axis=0).argsort(axis=0) < (runs - 1) // 2
+    pace = Pace(runs)
     for run in range(runs):
-        tell(f"training shadow model {run + 1} of {runs}")
+        tell(f"training shadow model {run + 1} of {runs}{pace.left(run)}")
         key = entropy.words("membership run", run, 4).tobytes()
         model = train(plan, blanked(records, np.flatnonzero(~coins[run])), Entropy.from_key(key)).model
         confidence[run] = confidences(plan, model, records.features[:count], records.targets[:count])

@@ -166,15 +166,15 @@ class Scene:
 
         An attacker who sees the models can compute that.
         """
-        rule, found = self.trace.rule, []
+        rule, result = self.trace.rule, []
         factor = -rule.steps[turn] / (rule.batches[turn] * rule.noise[turn] * rule.unit)
         for records in (self.pair.first, self.pair.second):
             batch = copies(records, self.pair.victim, self.weights, models.shape[0])
             total, _ = self.plan.model.loss.gradient(
                 models.ravel(), batch.features, batch.targets, clip=rule.clip, weights=batch.weights, norms=batch.norms
             )
-            found.append(self.along(total.reshape(models.shape)) * factor)
-        return found[0], found[1]
+            result.append(self.along(total.reshape(models.shape)) * factor)
+        return result[0], result[1]
 
     @property
     def weights(self) -> Vector | None:
@@ -184,8 +184,8 @@ class Scene:
 
     def places(self, record: int) -> Indices:
         """Return the round of a pass that uses this record, run by run; -1 if that is not known."""
-        found = self.trace.places[:, record]
-        return np.broadcast_to(found, (self.trace.runs,))
+        result = self.trace.places[:, record]
+        return np.broadcast_to(result, (self.trace.runs,))
 
 
 def look(scene: Scene, adversary: Adversary) -> Seen:

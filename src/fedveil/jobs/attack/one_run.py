@@ -87,8 +87,8 @@ def _falls(plan: Plan, loss: NetworkLoss, model: Vector) -> Vector:
 
 def _model(folder: Path) -> Vector:
     try:
-        with model_arrays(read_file(folder / "model.npz")) as found:
-            return np.asarray(found["parameters"], dtype=np.float64)
+        with model_arrays(read_file(folder / "model.npz")) as result:
+            return np.asarray(result["parameters"], dtype=np.float64)
     except (OSError, ValueError, KeyError) as error:
         raise BadValue(f"The run's model.npz must be readable: {why(error)}.") from error
 

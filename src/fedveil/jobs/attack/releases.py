@@ -35,7 +35,7 @@ def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) 
     view, plan = view_of(plan), with_stand_in(plan)
     _check(plan)
     push, run = push_of(plan), sums or view.sums
-    found = []
+    result = []
     for side in range(2):
         wide, records = wide_problem(plan, side == 0)
         parts = []
@@ -43,8 +43,8 @@ def releases(plan: Plan, runs: int, entropy: Entropy, sums: Sums | None = None) 
             key = entropy.words(f"releases {side}", number, 4).tobytes()
             parts.append(run(wide, records, Entropy(key, private=False)).T)
         seen = view.towards * np.concatenate(parts)[:runs] / push.noise
-        found.append(Seen(seen if seen.shape[1] <= 60 else seen[:, :0], scores(seen, push)))
-    return found[0], found[1]
+        result.append(Seen(seen if seen.shape[1] <= 60 else seen[:, :0], scores(seen, push)))
+    return result[0], result[1]
 
 
 def view_of(plan: Plan) -> Releases:

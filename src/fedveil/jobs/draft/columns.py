@@ -106,15 +106,15 @@ class Columns:
     @property
     def unused(self) -> dict[str, str]:
         """Columns that are left out of a draft, each with the reason."""
-        found = {}
+        result = {}
         for name, kind in self.kinds.items():
             if is_identifier(name):
-                found[name] = "is named like an identifier"
+                result[name] = "is named like an identifier"
             elif kind == "dates":
-                found[name] = DATES
+                result[name] = DATES
             elif kind == "empty":
-                found[name] = "is empty"
-        return found
+                result[name] = "is empty"
+        return result
 
     def target(self, given: str | None, client: str | None) -> tuple[str, bool]:
         """Return the column to predict, and whether it was guessed from its name or place."""
@@ -197,15 +197,15 @@ class _Held:
 
     def against(self, reads: Callable[[str], bool]) -> int:
         """How many units hold a word that this reading cannot read; 2 stands for two or more."""
-        found, strange = 0, []
+        result, strange = 0, []
         for place, (word, count) in enumerate(zip(self.words, self.counts, strict=True)):
             if not reads(word):
-                found += count
+                result += count
                 strange.append(place)
-                if found >= 2 and self.owner is None:
+                if result >= 2 and self.owner is None:
                     return 2
         if self.owner is None or not strange:
-            return min(found, 2)
+            return min(result, 2)
         return min(int(np.unique(self.owner[np.isin(self.codes, strange)]).size), 2)
 
     def mixed(self, kind: Kind, signs: tuple[str, str | None]) -> bool:
@@ -296,17 +296,17 @@ def _repeats(cells: Cells) -> bool:
 
 def _layout(path: Path) -> dict[str, Any]:
     """The delimiter, if it is not the usual one, and whether the first line names the columns."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with text_of(path) as text:
         first = text.readline()
     usual = "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
     delimiter = usual if usual in first else next((sign for sign in DELIMITERS if sign in first), usual)
     if delimiter != usual:
-        found["delimiter"] = delimiter
+        result["delimiter"] = delimiter
     cells = [cell.strip().strip('"') for cell in first.strip().split(delimiter)]
     if cells and all(cell in MISSING or writing_of([cell]) is not None for cell in cells):
-        found["header"] = False
-    return found
+        result["header"] = False
+    return result
 
 
 def _writing(told: Mapping[str, _Told]) -> dict[str, str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from fedveil.core.tables import write_value
 from fedveil.data.spec import OTHER, Features
+from fedveil.jobs.draft.columns import DATES
 from fedveil.stages.prepare.request import BOUND
-from fedveil.stages.profile.found import Profile
+from fedveil.stages.profile.profile import Profile
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -75,7 +76,11 @@ class DraftColumns:
 
     def way_back(self, name: str) -> str:
         """How a column that is left out for its name alone is used after all."""
-        return f" (--keep {name} uses it)" if name in self.identifiers else ""
+        if name in self.identifiers:
+            return f" (--keep {name} uses it)"
+        if self.unused.get(name) == DATES:
+            return " (to use them, add a column of numbers, such as days since a fixed day)"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

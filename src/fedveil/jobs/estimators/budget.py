@@ -24,6 +24,11 @@ class Budget:
 
     Folds of a cross-validation are different rows of one data set, so the ledger cannot tell whose rows it is charged
     for: everything that is fitted with it counts as one data set. So the sum is never too small for any record.
+
+    Example::
+
+        budget = fedveil.Budget(ledger="fits.ledger", epsilon=2.0, delta=1e-4)
+        fedveil.PrivateLogisticRegression(epsilon=0.5, budget=budget).fit(X, y)  # charged; refused once it is spent
     """
 
     ledger: str

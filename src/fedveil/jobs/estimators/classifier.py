@@ -30,6 +30,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateLinear):  # type: ignore
     tables of a study file. ``shape``: whether each column adds a straight line or a curve of ``knots`` cells to the
     score ("linear", "additive", or "auto", by the number of records and the budget). ``coef_`` and ``intercept_`` apply
     to rows after this preparation.
+
+    Example::
+
+        model = fedveil.PrivateLogisticRegression(epsilon=1.0).fit(X, y)
+        model.predict_proba(X), model.certificate_
     """
 
     def __init__(

@@ -43,7 +43,7 @@ from fedveil.jobs.estimators.preparing import (
 )
 from fedveil.jobs.estimators.preparing import plan_of as prepared_plan
 from fedveil.ledger.costs import cost_of, covered
-from fedveil.models.spec import ModelPlan
+from fedveil.models.spec import Curves, ModelPlan
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.design import make_plan, read_request
 from fedveil.planning.plan import Plan
@@ -188,12 +188,12 @@ def unaccounted_steps(learned: tuple[str, ...]) -> str | None:
 
 def steps_that_learn() -> tuple[str, ...]:
     """Return the names of the steps, in pipelines that are being fitted now, that learn from records."""
-    found: list[str] = []
+    result: list[str] = []
     for frame in _frames():
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and frame.f_code.co_name.startswith("fit"):
-            found += [name for _, step in owner.steps[:-1] for name in learned_by(step)]
-    return tuple(dict.fromkeys(found))
+            result += [name for _, step in owner.steps[:-1] for name in learned_by(step)]
+    return tuple(dict.fromkeys(result))
 
 
 def learned_by(step: Any) -> Iterator[str]:
@@ -244,7 +244,8 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
 
     def _model_settings(self) -> dict[str, Any]:
         """Return what every model may state."""
-        return {name: getattr(self, name) for name in ("l2", "clip", "radius", "shape", "knots")}
+        curves = Curves(shape=self.shape, knots=self.knots)
+        return {"curves": curves, **{name: getattr(self, name) for name in ("l2", "clip", "radius")}}
 
     def _fitted(
         self,
@@ -299,7 +300,7 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
         for sentence in (unbudgeted_search(budget), unaccounted_steps(learned_before := steps_that_learn())):
             if sentence is not None:
                 warnings.warn(sentence, UserWarning, stacklevel=3)
-        found = fit(
+        result = fit(
             records,
             read_request(_table("algorithm", self.algorithm)),
             Task(
@@ -313,20 +314,20 @@ class PrivateLinear(BaseEstimator):  # type: ignore[misc]
             declared=(*declared, *self._declared(learned_before)),
             learning=learning,
         )
-        rule = stated if found.rule is None else found.rule
-        for sentence in found.plan.warnings:
+        rule = stated if result.rule is None else result.rule
+        for sentence in result.plan.warnings:
             warnings.warn(sentence, UserWarning, stacklevel=3)
-        self.rule_, self.fit_, self.private_ = rule, found, found.plan.private
-        self.epsilon_ = cost_of(found.plan, target.adversary).epsilon
+        self.rule_, self.fit_, self.private_ = rule, result, result.plan.private
+        self.epsilon_ = cost_of(result.plan, target.adversary).epsilon
         self.delta_ = target.delta
-        return found
+        return result
 
     @property
     def certificate_(self) -> Certificate:
         """The certificate: what the fit promises to each observer, by which bound and on which assumptions."""
         check_is_fitted(self, "fit_")
-        found: Fitted = self.fit_
-        return found.certificate()
+        result: Fitted = self.fit_
+        return result.certificate()
 
     def _scores(self, X: Any) -> Vector:
         """Return rows, prepared by the same rule as in fitting, times the weights."""

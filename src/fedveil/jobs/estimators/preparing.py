@@ -23,7 +23,7 @@ from fedveil.privacy.target import Target
 from fedveil.privacy.trust import CENTRAL
 from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.measuring import Measurer, Measures
-from fedveil.stages.prepare.budget import settled
+from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import Columns, Outline
 from fedveil.stages.prepare.learn import learn
 from fedveil.stages.prepare.learned import LearnedRule, usual_factor
@@ -127,8 +127,8 @@ def request_of(given: Any, bound: Any) -> PrepareRequest | None:
     right = isinstance(given, str | Mapping)
     require(right, "prepare", "be stated, auto, private, or a dictionary as the [prepare] table of a study", given)
     table = {"kind": given} if isinstance(given, str) else dict(given)
-    found: PrepareRequest = filled(PrepareRequest, table, "prepare")
-    return None if found.kind == "stated" else found
+    result: PrepareRequest = filled(PrepareRequest, table, "prepare")
+    return None if result.kind == "stated" else result
 
 
 def outline_of(stated: StatedRows, columns: int, asked: PrepareRequest, with_target: bool) -> Outline:
@@ -164,8 +164,8 @@ def planned(
     if model.additive:  # of the copies of the targets the range alone is measured: one knot, which nobody counts
         copies = [name for name in outline.numbers if name.startswith(TARGET)]
         outline = replace(outline, knots_at={**outline.knots_at, **dict.fromkeys(copies, (0.0,))})
-    found, fitted = settled(asked, outline, shape, target, CENTRAL)
-    return model, found, fitted, replace(shape, features=_without_copies(fitted).width, bound=fitted.total)
+    result, fitted = settle_preparation(asked, outline, shape, target, CENTRAL)
+    return model, result, fitted, replace(shape, features=_without_copies(fitted).width, bound=fitted.total)
 
 
 def _without_copies(outline: Outline) -> Outline:
@@ -213,11 +213,11 @@ class _Averaged:
 
     def noisy_sum(self, planned: Measurement, contributions: Sums, size: int) -> Vector:
         """Return the noisy sum; in every measurement of numbers the columns have equally many entries, in order."""
-        found = self.inner.noisy_sum(planned, contributions, size)
+        result = self.inner.noisy_sum(planned, contributions, size)
         if planned.name == "cells":  # of which the copies have none
-            return found
+            return result
         columns = self.columns if planned.name != "ranges" else size // BINS  # columns with a stated range have none
-        table = found.reshape(columns, -1)
+        table = result.reshape(columns, -1)
         table[-self.copies :] = table[-self.copies :].mean(axis=0)
         return table.reshape(-1)
 
@@ -264,7 +264,7 @@ def prepared(
 
 def _without_targets(learned: LearnedRule, copies: int) -> LearnedRows:
     """The rule for rows alone, and the range of the targets."""
-    numbers, found = learned.numbers[:-copies], learned.numbers[-1].range
+    numbers, result = learned.numbers[:-copies], learned.numbers[-1].range
     outline = _without_copies(learned.outline)
     factor = usual_factor(outline, np.zeros(0))
-    return LearnedRows(replace(learned, outline=outline, numbers=numbers, factor=factor), (found.low, found.high))
+    return LearnedRows(replace(learned, outline=outline, numbers=numbers, factor=factor), (result.low, result.high))

@@ -337,6 +337,10 @@ class FrozenFeatures:
 
     ``shape``: of one record as the module takes it, for example (1, 28, 28); without it a record is a flat row.
     ``fingerprint``: of structure and parameters, so that a plan that names the map names these very numbers.
+
+    Example::
+
+        features = fedveil.FrozenFeatures(torchvision.models.resnet18().eval(), shape=(3, 224, 224))
     """
 
     def __init__(self, module: Any, *, shape: tuple[int, ...] | None = None, precision: str = "float64") -> None:

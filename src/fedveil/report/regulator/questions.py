@@ -22,7 +22,7 @@ def answers(view: View, about: About, gained: Gain) -> list[tuple[str, str]]:
     return [
         ("Privacy parameters", _parameters(view, gained)),
         ("Unit of privacy and neighbours", unit_text(view.plan.target)),
-        ("Trust model", view.plan.trust.told),
+        ("Trust model", view.plan.trust.sentences),
         ("Algorithm and its correctness", _correctness(view)),
         ("Arithmetic and side channels", side_channels(view.plan)),
         ("Composition over releases", composition_text()),

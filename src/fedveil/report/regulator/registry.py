@@ -63,7 +63,7 @@ def entry(view: View, about: About) -> dict[str, Any]:
             },
             "model": {
                 "model_name": "Federated",
-                "model_name_description": plan.trust.told,
+                "model_name_description": plan.trust.sentences,
                 "actors": _actors(view),
                 "release_type": "One-shot",
                 "release_type_description": "One model, released once; the ledger counts further runs on the data.",
@@ -101,7 +101,7 @@ def _observers(view: View) -> str:
 
 
 def _actors(view: View) -> str:
-    rows = [f"- Data holders ({view.plan.data.holders}) keep their records. {view.plan.trust.told}"]
+    rows = [f"- Data holders ({view.plan.data.holders}) keep their records. {view.plan.trust.sentences}"]
     for seen in view.observers:
         promised = "nothing" if seen.epsilon is None else f"epsilon {words.up(seen.epsilon)}"
         rows.append(f"- {_ACTORS[seen.adversary].capitalize()} ({seen.sees}): promised against them, {promised}.")

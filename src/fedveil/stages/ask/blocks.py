@@ -92,9 +92,9 @@ class Lettered:
         counts = np.bincount(codes[codes >= 0], minlength=len(self.places)).astype(np.int64)
         listed = self.places >= 0
         steps = np.floor(scale / np.sqrt(np.maximum(listed.sum(axis=1), 1))).astype(np.int64)
-        found = np.zeros(self.size, dtype=np.int64)
-        np.add.at(found, self.places[listed], np.broadcast_to((counts * steps)[:, None], self.places.shape)[listed])
-        return found
+        result = np.zeros(self.size, dtype=np.int64)
+        np.add.at(result, self.places[listed], np.broadcast_to((counts * steps)[:, None], self.places.shape)[listed])
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,14 +108,14 @@ class Valued:
 
     def total(self, rows: Indices, scale: int) -> Whole:
         """Return the sum over these rows, in grid steps."""
-        found = np.zeros((self.groups, self.size), dtype=np.int64)
+        result = np.zeros((self.groups, self.size), dtype=np.int64)
         own, many = self.group[rows], max(1, _CHUNK // self.size)
         for place in range(self.groups):
             chosen = rows[own == place]
             for start in range(0, chosen.size, many):
                 part = self.vectors(chosen[start : start + many])
-                found[place] += np.rint(part * scale).astype(np.int64).sum(axis=0)
-        return found.ravel()
+                result[place] += np.rint(part * scale).astype(np.int64).sum(axis=0)
+        return result.ravel()
 
 
 @lru_cache(maxsize=64)
@@ -142,10 +142,10 @@ def product_size(width: int) -> int:
 def symmetric(sums: Vector, width: int) -> Matrix:
     """Return the matrix whose upper triangle :func:`products` lists."""
     first, second, weight = _upper(width)
-    found = np.zeros((width, width))
-    found[first, second] = sums / weight
-    found[second, first] = found[first, second]
-    return found
+    result = np.zeros((width, width))
+    result[first, second] = sums / weight
+    result[second, first] = result[first, second]
+    return result
 
 
 def entry_noise(width: int) -> Matrix:

@@ -62,8 +62,8 @@ class Mean(Question):
             return products(np.column_stack([np.ones(z.size), z]) / math.sqrt(2))
 
         columns = view.table.all_columns
-        found = Valued(group, self.groups(columns, view.clients), self.size(columns), vectors)
-        return Centred(found, _CENTRE) if self._centred else found
+        result = Valued(group, self.groups(columns, view.clients), self.size(columns), vectors)
+        return Centred(result, _CENTRE) if self._centred else result
 
     @property
     def _centred(self) -> bool:
@@ -90,16 +90,25 @@ class Mean(Question):
     def _row(self, sums: Vector, noise: float, span: Span, units: int) -> Row:
         count, total, squares = sums.tolist()
         middle, half = (span[0] + span[1]) / 2, (span[1] - span[0]) / 2
-        many = min(max(count, 1.0), float(units))
+        many = max(self._having(count, noise, units), 1.0)
         mean = min(max(total / many, -1.0), 1.0)
         variance = min(max(squares / many - mean**2, 0.0), 1.0)
-        found: Row = {"estimate": middle + half * mean}
+        result: Row = {"estimate": middle + half * mean}
         for ends, sampling in (("low", "high"), 0.0), (("population_low", "population_high"), many * variance):
             record, value = (noise * unit for unit in self._units)
             low, high = ratio_interval(total, count, value**2 + sampling, record**2)
-            found |= dict(zip(ends, (middle + half * low, middle + half * high), strict=True))
-        found["estimate"] = min(max(found["estimate"], found["low"]), found["high"])
-        return found | {"spread": half * math.sqrt(variance), "records": min(max(count, 0.0), float(units))}
+            result |= dict(zip(ends, (middle + half * low, middle + half * high), strict=True))
+        result["estimate"] = min(max(result["estimate"], result["low"]), result["high"])
+        return result | {"spread": half * math.sqrt(variance), "records": min(max(count, 0.0), float(units))}
+
+    def _having(self, count: float, noise: float, units: int) -> float:
+        """How many records have a number: all of them (which is public), if the noisy count is as near as that.
+
+        A column without missing values so has no error of the count in its mean, wherever in its range that lies.
+        """
+        if self.lone and not self.where and count > units - SURE * noise * self._units[0]:
+            return float(units)
+        return min(max(count, 0.0), float(units))
 
     def expected(self, noise: float, columns: Outline, units: float) -> Expected:
         """Return the half-width that is expected."""
@@ -122,8 +131,10 @@ class Total(Mean):
         record, value = self._units
         deviation = noise * math.hypot(record * middle, value * half)
         ends = sorted((min(span[0], 0.0) * units, max(span[1], 0.0) * units))
-        found = both_intervals(middle * count + half * total, deviation, 0.0, *ends)
-        return {key: found[key] for key in ("estimate", "low", "high")}
+        result = both_intervals(middle * count + half * total, deviation, 0.0, *ends)
+        whole = middle * self._having(count, noise, units) + half * total
+        estimate = min(max(whole, result["low"]), result["high"])
+        return {"estimate": estimate, "low": result["low"], "high": result["high"]}
 
     def expected(self, noise: float, columns: Outline, units: float) -> Expected:
         """Return the half-width that is expected."""

@@ -171,8 +171,10 @@ class Question:
 
     def groups(self, columns: Outline, clients: int) -> int:
         """Return how many groups there are."""
-        found = clients if self.per_site else 1
-        return found if self.by is None else found * (len(self.cells(self.by, columns).labels) - self._unnamed(columns))
+        result = clients if self.per_site else 1
+        return (
+            result if self.by is None else result * (len(self.cells(self.by, columns).labels) - self._unnamed(columns))
+        )
 
     def _unnamed(self, columns: Outline) -> int:
         """Cells of the grouping column that make no group: other values and missing ones."""
@@ -200,11 +202,11 @@ class Question:
         """Return the noisy numbers of each group."""
         named = [""] if self.by is None else list(self.cells(self.by, columns).labels[: -self._unnamed(columns)])
         parts = np.split(sums, self.groups(columns, clients))
-        found = []
+        result = []
         for place, part in enumerate(parts):
             labels: Row = {SITE: place // len(named) + 1} if self.per_site else {}
-            found.append(Group(labels | ({} if self.by is None else {self.by: named[place % len(named)]}), part))
-        return found
+            result.append(Group(labels | ({} if self.by is None else {self.by: named[place % len(named)]}), part))
+        return result
 
     # What a kind has of its own
 
@@ -316,6 +318,6 @@ def both_intervals(
     estimate: float, noise: float, sampling: float, low: float = -math.inf, high: float = math.inf
 ) -> Row:
     """Return the interval of the noise (about these records), and of noise and sampling (about who they stand for)."""
-    found = interval(estimate, noise, low, high)
+    result = interval(estimate, noise, low, high)
     whole = interval(estimate, math.hypot(noise, sampling), low, high)
-    return found | {"population_low": whole["low"], "population_high": whole["high"]}
+    return result | {"population_low": whole["low"], "population_high": whole["high"]}

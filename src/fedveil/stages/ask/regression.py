@@ -1,9 +1,10 @@
 """Correlations and regressions: linear, logistic, Poisson, and Cox in discrete time.
 
-A first sum has the products of every record's bounded row: correlations and the linear model follow from it, and a
-start for the others. These then take three Newton steps, each from a noisy gradient and a noisy Hessian; the last step
-has most of the budget. The intervals add the covariance of the noise, which is known, to the sandwich covariance.
-Where the noise of the Hessian is not small beside it, intervals would not hold, and the question is not answered.
+Correlations and the linear model follow from the products of every record's bounded row. The others start from such
+products and then take three Newton steps, each from a noisy gradient and a noisy Hessian; the last step has most of the
+budget. The intervals add the covariance of the noise, which is known, to the sandwich covariance. Where the noise is
+not small beside what the columns tell, intervals would not hold, and the question is not answered. An earlier sum
+decides that, never the one that is published: what is shown only where its own noise happened to be small is biased.
 """
 
 import math
@@ -27,8 +28,11 @@ from fedveil.stages.prepare.columns import Outline
 Model = Literal["linear", "logistic", "poisson", "cox"]
 MODELS: Final = ("linear", "logistic", "poisson", "cox")
 STEP_SHARES: Final = (0.2, 0.15, 0.15, 0.5)  # of the question's budget: the first sum, and each step
+_DECIDING: Final = (0.15, 0.85)  # of a question that has its products summed twice: to decide, and to answer
 _SPLIT: Final = (0.6, 0.4)  # of a step: gradient and its products; Hessian
-_SURE_HESSIAN: Final = 3.0  # deviations that every direction of the Hessian must have
+_SURE_SPREAD: Final = 4.0  # deviations that the variance of every column of a correlation must have
+_SURE: Final = 2.0  # the same of every direction of the columns of a linear model
+_SURE_HESSIAN: Final = 3.0  # and of the Hessian
 _EVEN: Final = 1 / 12  # variance that is expected of a scaled column: its range is seven times its spread
 _ROOM: Final = 0.5  # of the squared norm that a scaled number may have, what a row has room for
 _LARGEST: Final = 6.0  # of a coefficient for half a range: a step does not lead farther
@@ -71,21 +75,39 @@ class Correlation(Question):
         """One for each of its columns."""
         return float(len(self.about))
 
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the sum that decides whether there is an answer, and of the one that answers."""
+        return _DECIDING
+
+    @property
+    def step_size(self) -> int:
+        """How many numbers the second sum has."""
+        return product_size(1 + len(self.columns))
+
     def block(self, view: View) -> Block:
         """Return what rows add."""
         rows = np.column_stack([np.ones(len(view)), *(view.scaled(name) for name in self.columns)])
         rows /= math.sqrt(rows.shape[1])
         group = np.where(np.isnan(rows).any(axis=1), -1, self.group_of(view))
-        return Valued(group, 1, self.size(view.table.all_columns), lambda chosen: products(rows[chosen]))
+        return Valued(group, 1, self.step_size, lambda chosen: products(rows[chosen]))
 
-    def answer(self, sums: Vector, noise: float, view: View, units: int) -> Answer:
-        """Return the answer from the noisy numbers."""
+    def start(self, sums: Vector, noise: float, view: View) -> State:
+        """Return the covariances that decide whether there is an answer."""
+        width = 1 + len(self.columns)
+        return State(sums, _covariance(symmetric(sums, width) * width))
+
+    def step_block(self, view: View, state: State) -> Block:
+        """Return what rows add to the second sum: the same again."""
+        return self.block(view)
+
+    def final(self, state: State, sums: Vector, noise: float, view: View, units: int) -> Answer:
+        """Return the answer from the second sum."""
         width = 1 + len(self.columns)
         moments = symmetric(sums, width) * width
         count = max(float(moments[0, 0]), 1.0)
-        covariance = _covariance(moments)
-        deviation = noise * width
-        if not _is_sure(covariance, deviation):
+        before, now = (float(np.diag(one).min()) for one in (state.matrix, _covariance(moments)))
+        if not _is_sure(_SURE_SPREAD, before, now, noise * width):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
         first, second = np.triu_indices(width - 1, 1)
 
@@ -108,8 +130,9 @@ class Correlation(Question):
     def expected(self, noise: float, columns: Outline, units: float) -> Expected:
         """Return the half-width that is expected."""
         width, own = 1 + len(self.columns), units * _EVEN
-        half = SURE * noise * width / math.sqrt(2) / own
-        return Expected("each correlation", half if own > _SURE_HESSIAN * noise * width else math.inf, 1.0, "")
+        last = noise * width / math.sqrt(_DECIDING[-1])
+        half = SURE * last / math.sqrt(2) / own
+        return Expected("each correlation", half if own > _SURE_SPREAD * last else math.inf, 1.0, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +186,7 @@ class Regression(Question):
     @property
     def shares(self) -> tuple[float, ...]:
         """Of the first sum, and of each Newton step."""
-        return (1.0,) if self.model == "linear" else STEP_SHARES
+        return _DECIDING if self.model == "linear" else STEP_SHARES
 
     def completed(self, columns: Outline) -> "Regression":
         """Return the question with the categories that the data state."""
@@ -255,7 +278,9 @@ class Regression(Question):
         return Valued(group, 1, product_size(self.width + 1), lambda chosen: products(rows[chosen]))
 
     def start(self, sums: Vector, noise: float, view: View) -> State:
-        """Return where the Newton steps start from."""
+        """Return where the Newton steps start from; of a linear model, the covariances that decide."""
+        if self.model == "linear":
+            return State(sums, _covariance(self._moments(sums)[:-1, :-1]))
         return State(self._start(sums, noise, view), np.zeros((self.width, self.width)))
 
     def _start(self, sums: Vector, noise: float, view: View) -> Vector:
@@ -281,10 +306,15 @@ class Regression(Question):
     @property
     def step_size(self) -> int:
         """How many numbers a step asks for."""
-        return product_size(self.width + 1) + product_size(self.width)
+        return product_size(self.width + 1) + (0 if self.model == "linear" else product_size(self.width))
 
     def step_block(self, view: View, state: State) -> Block:
-        """Return what rows add to a step: products of (1, score) with itself, and their part of the Hessian."""
+        """Return what rows add to a step: products of (1, score) with itself, and their part of the Hessian.
+
+        To a linear model they add the same again.
+        """
+        if self.model == "linear":
+            return self.block(view)
         group, rows, outcome = self._complete(view), self._rows(view), self._outcome(view)
 
         def vectors(chosen: Indices) -> Matrix:
@@ -361,16 +391,19 @@ class Regression(Question):
 
     # The answer
 
-    def answer(self, sums: Vector, noise: float, view: View, units: int) -> Answer:
-        """Return the answer of a linear model."""
-        width, scale = self.width + 1, self.bound**2 + 1
-        moments = symmetric(sums, width) * scale
+    def _moments(self, sums: Vector) -> Matrix:
+        """The products of rows of a linear model, its outcome last."""
+        return symmetric(sums, self.width + 1) * (self.bound**2 + 1)
+
+    def _linear(self, state: State, sums: Vector, noise: float, view: View) -> Answer:
+        moments = self._moments(sums)
         inner, count = moments[:-1, :-1], max(float(moments[0, 0]), 1.0)
-        if not _is_sure(_covariance(inner), noise * scale):
+        room = noise * (self.bound**2 + 1) * math.sqrt(self.width - 1)
+        if not _is_sure(_SURE, _least(state.matrix), _least(_covariance(inner)), room):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
 
         def coefficients(numbers: Vector) -> Vector:
-            moments = symmetric(numbers, width)
+            moments = self._moments(numbers)
             return np.asarray(np.linalg.solve(moments[:-1, :-1], moments[:-1, -1]))
 
         values, noisy = propagated(coefficients, sums, np.full(sums.size, noise))
@@ -379,15 +412,13 @@ class Regression(Question):
         return self._coefficients(values, noisy, sampling, view)
 
     def final(self, state: State, sums: Vector, noise: float, view: View, units: int) -> Answer:
-        """Return the answer after the last step.
-
-        Whether there is one is decided by the Hessian of the step before, whose noise is another: intervals that are
-        shown only where their own noise happened to be small would not hold.
-        """
+        """Return the answer after the last step; the Hessian of the step before decides whether there is one."""
+        if self.model == "linear":
+            return self._linear(state, sums, noise, view)
         at = state.numbers
         gradient, outer, hessian, gradient_noise, deviation = self._read(sums, noise, view)
         room = deviation * math.sqrt(self.width)
-        if not (_least(state.matrix) > _SURE_HESSIAN * room and _least(hessian) > room):
+        if not _is_sure(_SURE_HESSIAN, _least(state.matrix), _least(hessian), room):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
         inverse = np.linalg.inv(hessian)
         step = inverse @ gradient
@@ -451,16 +482,16 @@ class Regression(Question):
         """Return the half-width that is expected."""
         even = _EVEN
         if self.model == "linear":
-            scale, own = self.bound**2 + 1, units * even
-            spread, sure = noise * scale / math.sqrt(2) / own, own / (noise * scale)
+            least, last, own = _SURE, noise * (self.bound**2 + 1) / math.sqrt(_DECIDING[-1]), units * even
+            spread, sure = last / math.sqrt(2) / own, own / (last * math.sqrt(self.width - 1))
         else:
-            last = noise / math.sqrt(STEP_SHARES[-1])
+            least, last = _SURE_HESSIAN, noise / math.sqrt(STEP_SHARES[-1])
             score, weight = {"logistic": (1.0, 0.25), "poisson": (1.0, 0.25), "cox": (_CLIP, _CLIP)}[self.model]
             own = units * even * {"logistic": 0.2, "poisson": 0.25, "cox": 0.5}[self.model]
             spread = last * math.sqrt(2 / _SPLIT[0]) * score * self.bound / own
             sure = own / (last * weight * self.bound**2 / math.sqrt(_SPLIT[1]) * math.sqrt(self.width))
         unit = "for half of a column's range"
-        return Expected("each coefficient", SURE * spread if sure > _SURE_HESSIAN else math.inf, 2.0, unit)
+        return Expected("each coefficient", SURE * spread if sure > least else math.inf, 2.0, unit)
 
 
 def _names(question: str, given: object, least: int) -> tuple[str, ...]:
@@ -478,9 +509,9 @@ def _covariance(moments: Matrix) -> Matrix:
     return np.asarray(moments[1:, 1:] - np.outer(moments[0, 1:], moments[0, 1:]) / count)
 
 
-def _is_sure(matrix: Matrix, deviation: float) -> bool:
-    """Whether every direction of a noisy matrix stands out of its noise."""
-    return _least(matrix) > _SURE_HESSIAN * deviation
+def _is_sure(least: float, before: float, now: float, room: float) -> bool:
+    """Whether something stands out of the noise that it now has (``room``), as far as an earlier sum lets see."""
+    return before > least * room and now > room
 
 
 def _least(matrix: Matrix) -> float:

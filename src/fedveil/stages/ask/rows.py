@@ -187,11 +187,11 @@ class Cells:
         """Return the cell of each row."""
         last = len(self.labels) - 1
         if self.values:
-            found = view.codes_among(self.column, self.values)
-            found = np.where(found < 0, last - 1, found)
+            result = view.codes_among(self.column, self.values)
+            result = np.where(result < 0, last - 1, result)
         else:
-            found = np.searchsorted(self.edges, view.numbers(self.column), side="right")
-        return np.where(view.missing(self.column), last, found).astype(np.int64)
+            result = np.searchsorted(self.edges, view.numbers(self.column), side="right")
+        return np.where(view.missing(self.column), last, result).astype(np.int64)
 
 
 def increasing(name: str, given: object, least: int) -> tuple[float, ...]:

@@ -56,13 +56,13 @@ def read_questions(given: Any) -> tuple[Question, ...]:
     """Return the questions that tables (or values) state; those without a name are called by kind and number."""
     listed = given if isinstance(given, list | tuple) else [given]
     require(len(listed) <= _MOST, "[[question]]", f"be at most {_MOST} tables", len(listed))
-    found: list[Question] = []
+    result: list[Question] = []
     for place, one in enumerate(listed):
-        found.append(one if isinstance(one, Question) else _read(one, place))
-    names = [one.name for one in found]
+        result.append(one if isinstance(one, Question) else _read(one, place))
+    names = [one.name for one in result]
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, "question.name", "be different for each question", twice)
-    return tuple(found)
+    return tuple(result)
 
 
 def _read(given: Any, place: int) -> Question:
@@ -83,18 +83,18 @@ def _read(given: Any, place: int) -> Question:
 
 def standard_questions(columns: Outline) -> tuple[Question, ...]:
     """Return the questions of a profile: the box plot and the mean of every number, every listed word, correlations."""
-    found: list[Question] = []
+    result: list[Question] = []
     for name in columns.numbers:
-        found.append(Quantiles(name=f"{name}: quantiles"[-60:], column=name))
-        found.append(Mean(name=f"{name}: mean"[-60:], column=name))
-        found.append(Count(name=f"{name}: missing"[-60:], where=(f"`{name}` is missing",)))
+        result.append(Quantiles(name=f"{name}: quantiles"[-60:], column=name))
+        result.append(Mean(name=f"{name}: mean"[-60:], column=name))
+        result.append(Count(name=f"{name}: missing"[-60:], where=(f"`{name}` is missing",)))
     for name in columns.texts:
         kind = Histogram if name in columns.categories else Words
-        found.append(kind(name=f"{name}: words"[-60:], column=name))
+        result.append(kind(name=f"{name}: words"[-60:], column=name))
     if 2 <= len(columns.numbers) <= _MOST_CORRELATED:
-        found.append(Correlation(name="correlations", columns=columns.numbers))
-    require(found, "The data", "have a column to ask about", 0)
-    return tuple(found)
+        result.append(Correlation(name="correlations", columns=columns.numbers))
+    require(result, "The data", "have a column to ask about", 0)
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,15 @@ class Layout:
         wanted = {one.name: one.weight * one.counts_as for one in self.questions}
         if self.law == "laplace":  # shares of the sum of magnitudes: four times the weight halves an error, too
             wanted = {one.name: math.sqrt(one.weight) for one in self.questions}
-        total, found = math.fsum(wanted.values()), {}
+        total, result = math.fsum(wanted.values()), {}
         for one in self.questions:
             if turn <= one.turns:
-                found[one.name] = wanted[one.name] / total * one.shares[turn]
-        return found
+                result[one.name] = wanted[one.name] / total * one.shares[turn]
+        return result
 
     def parts(self, turn: int) -> list[Part]:
         """Return the parts of a sum, in order."""
-        shares, found, first = self.shares(turn), [], 0
+        shares, result, first = self.shares(turn), [], 0
         total = math.fsum(shares.values()) * (1 + 1e-12)
         for one in self.questions:
             if one.name not in shares:
@@ -154,9 +154,9 @@ class Layout:
                 size = each * one.groups(self.columns, self.clients)
             else:
                 size = each = one.step_size
-            found.append(Part(one, first, size, steps_of(shares[one.name] / total, each, self.law)))
+            result.append(Part(one, first, size, steps_of(shares[one.name] / total, each, self.law)))
             first += size
-        return found
+        return result
 
     @property
     def turns(self) -> int:
@@ -166,29 +166,29 @@ class Layout:
     def sought(self) -> list[Sought]:
         """Return the sums that are asked for."""
         rest = 1.0 - (_RANGES if self.open else 0.0)
-        found = []
+        result = []
         if self.open:
             many = len(self.open)
             bound = root_up(many) if self.law == "gaussian" else float(many)
-            found.append(self._sought("magnitudes", BINS * many, bound, _RANGES))
+            result.append(self._sought("magnitudes", BINS * many, bound, _RANGES))
         for turn in range(self.turns):
             parts, weight = self.parts(turn), rest * math.fsum(self.shares(turn).values())
             size = parts[-1].first + parts[-1].size
-            found.append(self._sought(_name(turn), size, 1.0, weight))
-        return found
+            result.append(self._sought(_name(turn), size, 1.0, weight))
+        return result
 
     def _sought(self, name: str, size: int, bound: float, weight: float) -> Sought:
         return Sought(name=name, size=size, bound=bound, weight=weight, counts=self.law == "gaussian", law=self.law)
 
     def expected(self, sums: NoisySums, units: int, scale: float = 1.0) -> list[tuple[Question, Expected]]:
         """Return what each answer will be like; ``scale``: times the noise of these sums."""
-        found = []
+        result = []
         for part in self.parts(0):
             own = part.noise(sums[_name(0)]) * scale
             own *= math.sqrt(part.question.shares[0])  # as if it had all of its budget at once
             groups = part.question.groups(self.columns, self.clients)
-            found.append((part.question, part.question.expected(own, self.columns, units / groups)))
-        return found
+            result.append((part.question, part.question.expected(own, self.columns, units / groups)))
+        return result
 
 
 def _name(turn: int) -> str:
@@ -275,7 +275,7 @@ def _ranges(layout: Layout, sums: NoisySums, rows: Table, units: int, by: Measur
     ``bend``: of a learned range, as in a profile; ``share``: of the records that lie in it, as far as noise lets see.
     """
     columns = layout.columns
-    found: dict[str, dict[str, float]] = {
+    result: dict[str, dict[str, float]] = {
         name: {"low": float(low), "high": float(high), "bend": columns.bend.get(name, 0.0), "share": 1.0}
         for name, (low, high) in columns.scale.items()
     }
@@ -289,8 +289,8 @@ def _ranges(layout: Layout, sums: NoisySums, rows: Table, units: int, by: Measur
             bend = range_of(own, units, deviation).unit
             first, last = np.searchsorted(EDGES, [low, high])
             share = float(np.clip(own[first:last].sum() / units, 0.0, 1.0))
-            found[name] = {"low": low, "high": high, "bend": bend, "share": round(share, 4)}
-    return found
+            result[name] = {"low": low, "high": high, "bend": bend, "share": round(share, 4)}
+    return result
 
 
 def _answered(layout: Layout, sums: NoisySums, view: View, units: int, by: Measures) -> dict[str, Answer]:

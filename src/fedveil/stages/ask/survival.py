@@ -168,9 +168,9 @@ def _summary(
     slices = (curve[1:] + curve[:-1]) / 2 * widths
     rest = np.cumsum(slices[::-1])[::-1]  # area from the start of each interval on
     sampling = math.sqrt(float((rest**2 * terms).sum()))
-    found = both_intervals(float(value[0]), math.sqrt(covariance[0, 0]), sampling, 0.0, float(times[-1]))
-    ends = {"restricted_low": found["population_low"], "restricted_high": found["population_high"]}
-    return {**median, "restricted_mean": found["estimate"], **ends, "until": times[-1]}
+    result = both_intervals(float(value[0]), math.sqrt(covariance[0, 0]), sampling, 0.0, float(times[-1]))
+    ends = {"restricted_low": result["population_low"], "restricted_high": result["population_high"]}
+    return {**median, "restricted_mean": result["estimate"], **ends, "until": times[-1]}
 
 
 def _when(rows: list[Row], key: str) -> float | None:

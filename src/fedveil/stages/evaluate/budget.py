@@ -39,7 +39,7 @@ EXCLUSIONS: Final = (  # of a request and the data that it is about
 )
 
 
-def settled_evaluation(
+def settle_evaluation(
     request: EvaluationRequest,
     data: DataShape,
     target: Target,
@@ -67,17 +67,17 @@ def settled_evaluation(
     bins = request.bins or (_CLASSES if data.classes > 2 else _bins(noise * contribution(1, target) / units))
     bins = 0 if number else bins
     places = _PLACES if data.classes == 2 else 0
-    found = Evaluation(
+    result = Evaluation(
         records="training" if where == "training" else "held-out",
         sums=_sums(noise, share, data.classes, bins, places, target),
         bins=bins,
         places=places,
-        held=None if where == "training" else _numbers(counted),
+        held=() if where == "training" else _numbers(counted),
         joint=where != "training" and joint,
         largest_error=request.largest_error or 1.0,
     )
-    found.check(data, target, trust)
-    return found if composed else _met(found, data, target, trust)
+    result.check(data, target, trust)
+    return result if composed else _met(result, data, target, trust)
 
 
 def evaluation_plan(
@@ -86,7 +86,7 @@ def evaluation_plan(
     """Return the plan that spends the target's budget on the counts; ``model``: SHA-256 of its ``model.npz``."""
     target.check_delta()
     request = EvaluationRequest(records="held-out", bins=bins)
-    counted = settled_evaluation(request, data, target, CENTRAL, data)
+    counted = settle_evaluation(request, data, target, CENTRAL, data)
     return MeasuredPlan(
         name=name,
         stage=EVALUATION,

@@ -15,7 +15,8 @@ from fedveil.models.adjusted import margins
 from fedveil.models.loss import Loss
 from fedveil.privacy.guarantee import Unit
 from fedveil.privacy.trust import CENTRAL, Trust
-from fedveil.stages.evaluate.found import (
+from fedveil.stages.evaluate.numbers import Errors, error_sums
+from fedveil.stages.evaluate.quality import (
     Counts,
     TwoClasses,
     borders_of,
@@ -25,7 +26,6 @@ from fedveil.stages.evaluate.found import (
     places_counts,
     score_counts,
 )
-from fedveil.stages.evaluate.numbers import Errors, error_sums
 from fedveil.stages.evaluate.statement import Evaluation
 from fedveil.stages.measuring import Measures
 from fedveil.stages.sums import STEPS, Measurement, Sums
@@ -48,11 +48,11 @@ class ModelEvaluator:
 
     def counted(self, records: Records | None, by: Measures, labels: Labels | None) -> dict[str, Any]:
         """Take all sums over these records and return what they say; None: whoever adds up has no records."""
-        adding, found = None if records is None else Adding(self, records), list[Vector]()
+        adding, result = None if records is None else Adding(self, records), list[Vector]()
         for one in self.planned.sums.measurements:
-            sums = _nothing if adding is None else adding.after(found)[1]
-            found.append(by.noisy_sum(one, sums, one.size))
-        return self.told(found, labels)
+            sums = _nothing if adding is None else adding.after(result)[1]
+            result.append(by.noisy_sum(one, sums, one.size))
+        return self.evaluation(result, labels)
 
     @cached_property
     def reach(self) -> float:
@@ -64,12 +64,12 @@ class ModelEvaluator:
         planned, rough = self.planned, even(self.planned.places, self.reach)
         return borders_of(places, self._deviation(planned.sums["places"]), rough, planned.bins, self.reach)
 
-    def told(self, sums: Sequence[Vector], labels: Labels | None) -> dict[str, Any]:
+    def evaluation(self, sums: Sequence[Vector], labels: Labels | None) -> dict[str, Any]:
         """Return what the noisy sums say; ``labels``: how the target is called, and its own unit, if known."""
         counted = self.planned.shape(self.data)
         units = counted.clients if self.unit == "client" else counted.records
-        found = self._numbers(sums, labels) if self.data.classes == 0 else self._classes(sums, labels)
-        return {"on": self.planned.records, "records": counted.records, "unit": self.unit, "units": units, **found}
+        result = self._numbers(sums, labels) if self.data.classes == 0 else self._classes(sums, labels)
+        return {"on": self.planned.records, "records": counted.records, "unit": self.unit, "units": units, **result}
 
     def _numbers(self, sums: Sequence[Vector], labels: Labels | None) -> dict[str, Any]:
         span = (labels.span if labels is not None else None) or (-1.0, 1.0)

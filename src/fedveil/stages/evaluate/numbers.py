@@ -107,9 +107,9 @@ class Errors:
             return 0.0, (0.0, 1.0)
         mean = min(max(2 * float(self.values[3]) / count, -1.0), 1.0)
         square = min(max(float(self.values[4]) / count, 0.0), 1.0)
-        found = square - mean * mean
-        value = min(max(found, 0.0), 1.0)
+        result = square - mean * mean
+        value = min(max(result, 0.0), 1.0)
         drawn = max(value * ((1 + abs(mean)) ** 2 - value), 0.0) / count
         noise = (self.deviation / count) ** 2 * (1 + 16 * mean * mean + (2 * mean * mean - square) ** 2)
         half = z * math.sqrt(drawn + noise)
-        return value, (max(found - half, 0.0), min(max(found + half, 0.0), 1.0))
+        return value, (max(result - half, 0.0), min(max(result + half, 0.0), 1.0))

@@ -38,7 +38,7 @@ class Evaluation:
     """``sums``: the measurements and their noise. ``bins``: parts into which scores are sorted; ``places``: parts of
     the rougher count that decides where these begin and end (0: they are fixed). Both are 0 for a model of a number.
 
-    ``held``: records, clients, and the largest and smallest client of the held-out records; None on training records.
+    ``held``: records, clients, and the largest and smallest client of the held-out records; empty on training records.
     ``joint``: a unit may train and be held out: a client that owns records of both kinds, or a record that stands in
     both sources. ``largest_error``: what a larger error of a model of a number counts as, as a share of the range.
     Without measurements it is false: nothing is counted.
@@ -48,7 +48,7 @@ class Evaluation:
     sums: NoisySums = NO_SUMS
     bins: int = 0
     places: int = 0
-    held: tuple[int, int, int, int] | None = None
+    held: tuple[int, ...] = ()
     joint: bool = False
     largest_error: float = 1.0
 
@@ -74,9 +74,9 @@ class Evaluation:
             require(self.largest_error == 1, "evaluation.largest_error", "be 1 for classes", self.largest_error)
             require(4 <= self.bins <= 128, "evaluation.bins", "lie between 4 and 128", self.bins)
         require(0 <= self.places <= 1024, "evaluation.places", "lie between 0 and 1024", self.places)
-        apart = (self.records == "held-out") == (self.held is not None)
+        apart = len(self.held) == (len(_HELD) if self.records == "held-out" else 0)
         require(apart, "evaluation.held_records", "be given for held-out records alone", self.held)
-        right = self.joint is False or (self.joint is True and self.held is not None)
+        right = self.joint is False or (self.joint is True and self.held != ())
         require(right, "evaluation.joint", "be true or false, and false on training records", self.joint)
 
     def __bool__(self) -> bool:
@@ -99,7 +99,7 @@ class Evaluation:
 
     def shape(self, data: DataShape) -> DataShape:
         """The public quantities of the records that are counted."""
-        if self.held is None:
+        if not self.held:
             return data
         records, clients, largest, smallest = self.held
         return replace(data, records=records, clients=clients, largest_client=largest, smallest_client=smallest)
@@ -119,7 +119,7 @@ class Evaluation:
 
     def table(self) -> dict[str, Any]:
         """Return the [evaluation] table that reads back to this value."""
-        held = {} if self.held is None else dict(zip(_HELD, self.held, strict=True))
+        held = dict(zip(_HELD, self.held, strict=True)) if self.held else {}
         own = {name: getattr(self, name) for name in _OWN}
         return {**own, **held, **self.sums.table()}
 
@@ -137,16 +137,16 @@ class Evaluation:
         require(not missing, "[evaluation]", "be complete", f"nothing for {', '.join(missing)}")
         return cls(
             sums=NoisySums.read(rest, EVALUATED + ERRORS),
-            held=(some[0], some[1], some[2], some[3]) if some else None,
+            held=tuple(some),
             **{name: table[name] for name in _OWN},
         )
 
     def alone(self, adversary: Adversary, data: DataShape, target: Target, trust: Trust) -> Evaluator:
         """Return what this observer learns of held-out records: the noisy counts, and nothing else."""
-        heard = self.sums.heard(adversary, self.shape(data), target, trust)
-        if heard is None:
+        seen = self.sums.mechanism_seen_by(adversary, self.shape(data), target, trust)
+        if seen is None:
             return withdrawn("gaussian", "it knows all of the evaluation's noise, or there is no other client")
-        mu = heard.mu
+        mu = seen.mu
         return Evaluator(
             "gaussian",
             "certified",

@@ -11,6 +11,7 @@ from fedveil.stages.evaluate.statement import Evaluation
 
 _FAINT: Final = 0.25  # a metric that is not known to within so much tells little
 _WHAT = {"places": "one count for about where its score lies", "scores": "one count for its score, by its class"}
+_CLEARER = "More held-out records or a larger epsilon would make this clearer."
 _ERRORS = "its error, the error squared, its target and the target squared, all within the target's public range"
 _MANY = "a count for what it is and what it is taken for, and one for how sure that is"
 
@@ -34,7 +35,7 @@ def apart_rows(planned: Evaluation, target: Target, apart: Apart | None) -> Sequ
     """Return what is assumed of held-out records beside a run that trains on others; nothing on training records."""
     if planned.trains:
         return []
-    value = f"{(planned.held or (0,))[0]} records"
+    value = f"{planned.held[0]} records"
     if planned.joint:
         how = f"each {target.unit} is charged for training and for the counts, so nothing is assumed of which it is in"
         return [(f"a {target.unit} may train and be held out", value, how)]
@@ -64,9 +65,12 @@ def fact_rows(planned: Evaluation, target: Target) -> Sequence[tuple[str, str]]:
     else:
         cost = "with a budget of their own, since held-out records do not train"
     last = planned.sums.measurements[-1]
-    how = f"scores in {planned.bins} bins" if planned.bins else "sums of errors"
-    noise = f"each count carries noise of about ±{last.noise * last.bound:.3g}"
-    return [("evaluation", f"counts {how} on {planned.records} records {cost}; {noise}")]
+    level = f"carries noise of about ±{last.noise * last.bound:.3g}"
+    if planned.bins:
+        what, noise = f"counts scores in {planned.bins} bins", f"each count {level}"
+    else:
+        what, noise = "adds up the errors", f"each sum {level}"
+    return [("evaluation", f"{what} on {planned.records} records {cost}; {noise}")]
 
 
 def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
@@ -84,10 +88,10 @@ def faint(planned: Evaluation, target: Target, data: DataShape) -> str | None:
     )
 
 
-def told(found: Mapping[str, Any]) -> str | None:
+def why_unclear(found: Mapping[str, Any]) -> str | None:
     """One sentence where the counts do not show that the model beats the best constant answer; None where they do."""
     if "r2" in found:
-        return _told_of_numbers(found)
+        return _unclear_numbers(found)
     constant, ends = found.get("baseline") or {}, (found.get("intervals") or {}).get("accuracy")
     area = (found.get("intervals") or {}).get("auc")
     if area is not None and area[0] > 0.5:  # it ranks records, whatever is rare among them
@@ -96,7 +100,7 @@ def told(found: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"These noisy counts do not show that the model does better than always answering {constant['class']!r}: it is "
-        f"right on {ends[0]:.1%} to {ends[1]:.1%}, and that answer on about {constant['accuracy']:.1%}."
+        f"right on {ends[0]:.1%} to {ends[1]:.1%}, and that answer on about {constant['accuracy']:.1%}. {_CLEARER}"
     )
 
 
@@ -106,9 +110,10 @@ def _what(name: str, classes: int) -> str:
     return _WHAT[name] if classes == 2 else _MANY
 
 
-def _told_of_numbers(found: Mapping[str, Any]) -> str | None:
+def _unclear_numbers(found: Mapping[str, Any]) -> str | None:
     ends = (found.get("intervals") or {}).get("r2")
     if ends is not None and ends[0] is not None and ends[0] > 0:
         return None
     shown = "nothing is known of its R2" if ends is None else f"its R2 lies between {ends[0]:.3g} and {ends[1]:.3g}"
-    return f"These noisy sums do not show that the model does better than always answering the mean: {shown}."
+    told = "These noisy sums do not show that the model does better than always answering the mean"
+    return f"{told}: {shown}. {_CLEARER}"

@@ -7,10 +7,9 @@ or certifying a plan loads none of its code. Proof: docs/theory/preparation.md.
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
 
@@ -34,15 +33,14 @@ from fedveil.stages.sums import COUNTED, ERRORS, EVALUATED, NAMES, NO_SUMS, STEP
 Settings = Mapping[str, Any]
 FORMAT: Final = 1
 PROFILE, GENERATOR, EVALUATION, ASK = "profile", "generator", "evaluation", "ask"  # stages that fedveil ships, by name
-COUNTS: Final = math.sqrt(2) * (1 - 2.0**-40)  # 2 over the root of 2: see MeasuredPlan.heard
 _FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,40}\.(json|csv|txt)")
 _TAKEN: Final = ("certificate.json", "metrics.json", "preparation.json")  # of every job
-_HEAD: Final = ("name", "stage", "settings", "file", "places", "counts", "training_public", "blank_rows")
+_HEAD: Final = ("name", "stage", "settings", "file", "places", "training_public", "blank_rows")
 _SHARES: Final = (0.9995, 0.998, 0.99, 0.98, 0.95, 0.9, 0.7)  # of the budget, in turn: what the grid and delta leave
-_SHIPPED: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...], bool]]] = {  # sums that a stage may and must have
-    PROFILE: (NAMES, (), False),
-    GENERATOR: (SYNTHESISED, COUNTED, True),
-    EVALUATION: (EVALUATED + ERRORS, (), False),
+_SHIPPED: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {  # sums that a stage may and must have
+    PROFILE: (NAMES, ()),
+    GENERATOR: (SYNTHESISED, COUNTED),
+    EVALUATION: (EVALUATED + ERRORS, ()),
 }
 _NOUNS: Final = {PROFILE: "profile", GENERATOR: "generator", EVALUATION: "evaluation", ASK: "answers"}
 _EXPONENT: Final = -(STEPS.bit_length() - 1)
@@ -53,10 +51,10 @@ _ALL_KNOWN: Final = "it knows all of the noise, or there is no other client"
 class MeasuredPlan:
     """Which stage, its settings as canonical JSON, whom the clients trust, and the sums with their noise.
 
-    ``file``: the name of what is released. ``evaluation``: of a stage that counts how good a released model is, what
-    it counts; its sums are then all ``sums``. ``counts``: no two contributions point apart. ``places``: what
-    decides who holds which record, where that is more than row numbers. ``training_public``: the records are declared
-    public. ``blank_rows``: as in a plan of training. ``data.features``: how many columns are measured.
+    ``file``: the name of what is released. ``evaluation``: of a stage that counts how good a released model is, what it
+    counts; its sums are then all ``sums``. ``places``: what decides who holds which record, where that is more than row
+    numbers. ``training_public``: the records are declared public. ``blank_rows``: as in a plan of training.
+    ``data.features``: how many columns are measured.
     """
 
     name: str
@@ -67,14 +65,13 @@ class MeasuredPlan:
     settings: str = "{}"
     sums: NoisySums = NO_SUMS
     evaluation: Evaluation = NO_EVALUATION
-    counts: bool = False
     trust: Trust = CENTRAL
     places: Places | None = None
     training_public: bool = False
     blank_rows: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("counts", "training_public", "blank_rows"):
+        for name in ("training_public", "blank_rows"):
             require(type(getattr(self, name)) is bool, f"measured.{name}", "be true or false", getattr(self, name))
         for name in ("name", "stage"):
             text = getattr(self, name)
@@ -96,7 +93,7 @@ class MeasuredPlan:
         self._check_shipped()
         self.sums.check(self.data)
         if self.sums.law == "laplace":
-            alone = self.data.clients == 1 and self.trust == CENTRAL and not self.counts
+            alone = self.data.clients == 1 and self.trust == CENTRAL
             hint = "A sum of Laplace shares is no Laplace noise."
             require(alone, "prepare.law", "be gaussian unless one holder has all records", self.sums.law, hint)
 
@@ -115,13 +112,13 @@ class MeasuredPlan:
         require(apart, "evaluation.held_records", "be the plan's records, which train nothing", evaluation.held)
 
     def _check_shipped(self) -> None:
-        """Refuse sums that a stage which fedveil ships does not ask for: counts alone move less than other sums."""
+        """Refuse sums that a stage which fedveil ships does not ask for."""
         evaluates = (self.stage == EVALUATION) == bool(self.evaluation)
         require(evaluates, "measured.stage", f"be {EVALUATION} with an [evaluation] table, and only then", self.stage)
         names = [one.name for one in self.sums.measurements]
         require(names, "[prepare]", "list at least one sum", names)
-        may, must, counts = _SHIPPED.get(self.stage, (tuple(names), (), self.counts))
-        right = set(must) <= set(names) <= set(may) and self.counts == counts
+        may, must = _SHIPPED.get(self.stage, (tuple(names), ()))
+        right = set(must) <= set(names) <= set(may)
         require(right, "[prepare]", f"measure what a {self.stage} asks for: {', '.join(may)}", names)
 
     @property
@@ -196,18 +193,11 @@ class MeasuredPlan:
         """SHA-256 of the plan's text."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
-    def heard(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
-        """Return all sums as this observer hears them; None where it knows all of the noise.
-
-        Where no two contributions point away from each other, as counts do not, they differ by at most the root of 2
-        times their norm; a Gaussian mechanism for replaced units expects twice it.
-        """
+    def mechanism_seen_by(self, adversary: Adversary) -> Gaussian | ApproximateDP | None:
+        """Return all sums as this observer hears them; None where it knows all of the noise."""
         if self.sums.law == "laplace":
             return self.sums.pure(self.target.neighbours)  # one holder draws all of the noise: nobody else knows any
-        seen = self.sums.heard(adversary, self.data, self.target, self.trust)
-        if seen is None or not (self.counts and self.target.neighbours == "replace-one"):
-            return seen
-        return replace(seen, noise_multiplier=seen.noise_multiplier * COUNTS)
+        return self.sums.mechanism_seen_by(adversary, self.data, self.target, self.trust)
 
     def promise(self, adversary: Adversary, delta: float | None = None) -> Answer:
         """Return the smallest epsilon that is proved against this observer, at the target's delta or another."""
@@ -267,7 +257,7 @@ def _promise(plan: MeasuredPlan, adversary: Adversary, delta: float) -> Answer:
     """
     if plan.evaluation:
         return plan.evaluation.answer(adversary, plan.data, plan.target, plan.trust, delta)
-    seen = plan.heard(adversary)
+    seen = plan.mechanism_seen_by(adversary)
     if seen is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)
     grid = Grid(

@@ -18,11 +18,11 @@ from fedveil.core.values import number, whole
 from fedveil.data.records import DataShape
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
-from fedveil.stages.measured.plan import COUNTS, MeasuredPlan, Settings, canonical_text, spend_budget
+from fedveil.stages.measured.plan import MeasuredPlan, Settings, canonical_text, spend_budget
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.budget import total_mu
 from fedveil.stages.prepare.columns import Outline
-from fedveil.stages.sums import Measurement, NoisySums, variance_left
+from fedveil.stages.sums import Measurement, NoisySums, counted, variance_left
 from fedveil.stages.synthesise.table import Table
 from fedveil.theory.grid import NoiseLaw
 
@@ -81,9 +81,9 @@ def check_sought(plan: MeasuredPlan, columns: Outline) -> None:
     """Refuse a plan whose sums are not those that its stage asks for of columns like these."""
     code = stage_named(plan.stage)
     sought = code.sought(plan.stated, columns, plan.data)
-    asked = [(one.name, one.size, float(one.bound), one.law) for one in sought]
-    planned = [(one.name, one.size, one.bound, one.law) for one in plan.sums.measurements]
-    same = asked == planned and plan.counts == all(one.counts for one in sought) and plan.file == code.file
+    asked = [(one.name, one.size, float(one.bound), one.law, one.counts) for one in sought]
+    planned = [(one.name, one.size, one.bound, one.law, one.counts) for one in plan.sums.measurements]
+    same = asked == planned and plan.file == code.file
     require(same, "The plan", "measure what its stage asks for", [one[0] for one in planned][:5])
 
 
@@ -102,7 +102,6 @@ def measured_plan(
     settings = getattr(code, "settle", lambda given, *public: given)(settings, columns, data, target, trust)
     sought = code.sought(settings, columns, data)
     require(len(sought) >= 1, "A stage", "ask for at least one sum", 0)
-    counts = all(one.counts for one in sought)
 
     def plan(share: float) -> MeasuredPlan:
         return MeasuredPlan(
@@ -113,7 +112,6 @@ def measured_plan(
             data=data,
             target=target,
             sums=sums_for(sought, data, target, trust, share),
-            counts=counts,
             trust=trust,
             **more,
         )
@@ -136,18 +134,18 @@ def sums_for(
     if sought[0].law == "laplace":
         whole_scale = target.sensitivity / target.epsilon
         return _with_noise(sought, [whole_scale * total / (share * one.weight) for one in sought], share)
-    counts = all(one.counts for one in sought)
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    moved = target.sensitivity / (COUNTS if counts and target.neighbours == "replace-one" else 1.0)
-    whole_noise = moved / (total_mu(target) * math.sqrt(left))
-    return _with_noise(sought, [whole_noise / math.sqrt(share * one.weight / total) for one in sought], share)
+    whole_noise = target.sensitivity / (total_mu(target) * math.sqrt(left))
+    less = [counted(one.counts, target.neighbours) for one in sought]
+    noises = [whole_noise / own / math.sqrt(share * one.weight / total) for own, one in zip(less, sought, strict=True)]
+    return _with_noise(sought, noises, share)
 
 
 def _with_noise(sought: Sequence[Sought], noise: Sequence[float], share: float) -> NoisySums:
     made = (
-        Measurement(name=one.name, size=one.size, bound=one.bound, noise=own, law=one.law)
+        Measurement(name=one.name, size=one.size, bound=one.bound, noise=own, law=one.law, counts=one.counts)
         for one, own in zip(sought, noise, strict=True)
     )
     return NoisySums(measurements=tuple(made), share=share)

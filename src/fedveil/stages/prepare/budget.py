@@ -20,7 +20,7 @@ from fedveil.stages.prepare.learn import USUAL_SPREAD
 from fedveil.stages.prepare.learned import CELLS, LEVELS, threshold_of
 from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.prepare.request import PrepareRequest
-from fedveil.stages.sums import NO_SUMS, STEPS, Measurement, NoisySums, root_up, variance_left
+from fedveil.stages.sums import NO_SUMS, SIGNED, STEPS, Measurement, NoisySums, counted, root_up, variance_left
 from fedveil.theory.concentrated import gaussian_epsilon
 
 Built = TypeVar("Built")
@@ -61,7 +61,7 @@ class _Rule:
     share: float
 
 
-def settled(
+def settle_preparation(
     request: PrepareRequest, outline: Outline, data: DataShape, target: Target, trust: Trust
 ) -> tuple[NoisySums, Outline]:
     """Return what will be measured, and the outline with no more slots than categories can be shown.
@@ -116,12 +116,14 @@ def preparation_of(
         raise CannotCertify(f"{target.adversary} knows all of the preparation's noise, so nothing can be promised")
     # The noise of a sum of contributions of norm 1 that would use the whole budget, in the eyes of the target.
     whole = target.sensitivity / (total_mu(target) * math.sqrt(left))
-    rules = _rules(request, outline, data, units, whole)
+    counts = whole / counted(True, target.neighbours)
+    rules = _rules(request, outline, data, whole / units, counts / units)
     if not rules:
         return None
     planned = math.fsum(rule.share for rule in rules)
     scale = 1.0 if request.share is None else request.share / planned
-    made = (_measured(rule, whole / math.sqrt(rule.share * scale), data, target) for rule in rules)
+    noises = ((whole if rule.name in SIGNED else counts) / math.sqrt(rule.share * scale) for rule in rules)
+    made = (_measured(rule, noise, data, target) for rule, noise in zip(rules, noises, strict=True))
     return NoisySums(measurements=tuple(made), share=planned * scale)
 
 
@@ -139,6 +141,7 @@ def _measured(rule: _Rule, noise: float, data: DataShape, target: Target) -> Mea
         bound=rule.bound,
         noise=noise,
         threshold=2.0 if rule.name == "categories" else None,
+        counts=rule.name not in SIGNED,
     )
     if rule.name != "categories":
         return one
@@ -146,30 +149,31 @@ def _measured(rule: _Rule, noise: float, data: DataShape, target: Target) -> Mea
     words = data.largest_client if target.unit == "client" else target.largest_person
     slip = _SLIP * target.delta / (1 + math.exp(target.epsilon))
     threshold, chance = threshold_of(one.deviation / STEPS, slip, columns, words, target.largest_person)
-    return Measurement(name=rule.name, size=rule.size, bound=rule.bound, noise=noise, threshold=threshold, slip=chance)
+    return replace(one, threshold=threshold, slip=chance)
 
 
-def _rules(request: PrepareRequest, outline: Outline, data: DataShape, units: int, whole: float) -> list[_Rule]:
+def _rules(request: PrepareRequest, outline: Outline, data: DataShape, whole: float, counts: float) -> list[_Rule]:
+    """``whole``: noise on the mean of contributions of norm 1 with the whole budget; ``counts``: same for counts."""
     found = []
     if outline.open_numbers:
         count = len(outline.open_numbers)
-        found.append(_rule("ranges", BINS * count, root_up(count), whole / units, _COUNT_ERRORS))
+        found.append(_rule("ranges", BINS * count, root_up(count), counts, _COUNT_ERRORS))
     if outline.open_texts:
         count = len(outline.open_texts)
         most = data.records * count  # words that can occur at all
-        found.append(_rule("categories", most, root_up(count), whole / units, _WORD_ERRORS))
+        found.append(_rule("categories", most, root_up(count), counts, _WORD_ERRORS))
     if request.classes and data.classes:
-        found.append(_rule("classes", data.classes, 1.0, whole / units, _CLASS_ERRORS))
+        found.append(_rule("classes", data.classes, 1.0, counts, _CLASS_ERRORS))
     if outline.counted:
         count = len(outline.counted)
-        found.append(_rule("cells", CELLS * count, root_up(count), whole / units, _CELL_ERRORS))
+        found.append(_rule("cells", CELLS * count, root_up(count), counts, _CELL_ERRORS))
     if outline.numbers and outline.knots is None:
-        found.append(_means(len(outline.numbers), whole / units))
+        found.append(_means(len(outline.numbers), whole))
         # Components are those of the scaled columns: divided by their spreads, all columns would count alike.
-        spreads = None if outline.turned else _spreads(len(outline.numbers), whole / units)
+        spreads = None if outline.turned else _spreads(len(outline.numbers), counts)
         found += [] if spreads is None else [spreads]
     if outline.turned:
-        found.append(_moments(outline, whole / units))
+        found.append(_moments(outline, whole))
     return found
 
 

@@ -110,13 +110,13 @@ def second_moments(rows: Matrix, bound: float) -> Sums:
 
 def matrix_of(moments: Vector, width: int) -> Matrix:
     """The symmetric matrix of which :func:`second_moments` adds up the upper triangle."""
-    found = np.zeros((width, width))
+    result = np.zeros((width, width))
     upper = np.triu_indices(width)
-    found[upper] = moments / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
-    return found + np.triu(found, 1).T
+    result[upper] = moments / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+    return result + np.triu(result, 1).T
 
 
 def scaled_numbers(columns: Columns, ranges: Sequence[Range]) -> Matrix:
     """All numbers on the scales of their ranges, from -1 to 1; NaN where one is missing."""
-    found = [one.scaled(columns.numbers[:, place]) for place, one in enumerate(ranges)]
-    return np.column_stack(found) if found else np.zeros((len(columns), 0))
+    result = [one.scaled(columns.numbers[:, place]) for place, one in enumerate(ranges)]
+    return np.column_stack(result) if result else np.zeros((len(columns), 0))

@@ -104,7 +104,7 @@ def learn(
         numbers = _centred(planned, outline, columns, ranges, np.maximum(units * (1 - gone), 1.0), by)
     else:
         numbers = _curved(planned, outline, columns, ranges, by)
-    found = LearnedRule(
+    result = LearnedRule(
         outline=outline,
         numbers=numbers,
         categories=tuple(categories),
@@ -112,7 +112,7 @@ def learn(
         factor=usual_factor(outline, shares),
         classes=balance,
     )
-    return _projected(planned, found, columns, by, units) if "moments" in planned else found
+    return _projected(planned, result, columns, by, units) if "moments" in planned else result
 
 
 def _centred(
@@ -129,11 +129,11 @@ def _curved(
     planned: NoisySums, outline: Outline, columns: Columns, ranges: list[Range], by: Measures
 ) -> tuple[Number, ...]:
     """The numbers of an additive model, each with its knots: as stated, or where the cells' noisy counts put them."""
-    found = {}
+    result = {}
     for name, own in zip(outline.numbers, ranges, strict=True):
         if name in outline.knots_at:
             places = np.unique(own.scaled(np.array(outline.knots_at[name])))
-            found[name] = Number(name, own, knots=tuple(places.tolist()))
+            result[name] = Number(name, own, knots=tuple(places.tolist()))
     counted = [place for place, name in enumerate(outline.numbers) if name in outline.counted]
     if counted:
         scaled = np.column_stack([ranges[place].scaled(columns.numbers[:, place]) for place in counted])
@@ -146,8 +146,8 @@ def _curved(
             mean, half = line_of(row, deviation)
             shares = shares_of(row)
             knots = knots_of(shares, outline.knots or 1)
-            found[name] = Number(name, own, mean, half, knots=knots, shares=tuple(shares.tolist()))
-    return tuple(found[name] for name in outline.numbers)
+            result[name] = Number(name, own, mean, half, knots=knots, shares=tuple(shares.tolist()))
+    return tuple(result[name] for name in outline.numbers)
 
 
 def _projected(planned: NoisySums, found: LearnedRule, columns: Columns, by: Measures, units: int) -> LearnedRule:
@@ -187,7 +187,7 @@ def ranges_in(
     """The range of every column of numbers, stated or learned, and the share of missing values where it was seen."""
     gone = np.zeros(len(outline.numbers))
     bend = outline.bend
-    found = {
+    result = {
         name: Range(*outline.scale[name], bend.get(name, 0.0)) for name in outline.numbers if name in outline.scale
     }
     open_places = [place for place, name in enumerate(outline.numbers) if name not in outline.scale]
@@ -196,10 +196,10 @@ def ranges_in(
         counts = by.noisy_sum(one, range_counts(columns, open_places), BINS * len(open_places))
         deviation = one.noise * one.bound
         for place, row in zip(open_places, counts.reshape(-1, BINS), strict=True):
-            found[outline.numbers[place]] = range_from(row, units, deviation)
+            result[outline.numbers[place]] = range_from(row, units, deviation)
             missing = float(row[MISSING])
             gone[place] = min(missing / units, 0.99) if missing > 3 * deviation else 0.0
-    return [found[name] for name in outline.numbers], gone
+    return [result[name] for name in outline.numbers], gone
 
 
 def categories_in(
@@ -211,9 +211,9 @@ def categories_in(
     one = planned["categories"]
     codes, listed = codes_of(columns, outline.open_texts, by.present)
     counts = by.noisy_sum(one, word_counts(codes, len(listed)), len(listed))
-    found = frequent(counts, listed, one.threshold or math.inf, units, outline.slots)
-    shown = {name: sum(kept.share for kept in found if kept.column == name) for name in outline.open_texts}
-    return found, [min(max(1.0 - shown[name], 0.0), 1.0) for name in outline.open_texts]
+    result = frequent(counts, listed, one.threshold or math.inf, units, outline.slots)
+    shown = {name: sum(kept.share for kept in result if kept.column == name) for name in outline.open_texts}
+    return result, [min(max(1.0 - shown[name], 0.0), 1.0) for name in outline.open_texts]
 
 
 def _moments(

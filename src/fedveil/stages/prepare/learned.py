@@ -71,8 +71,8 @@ def narrowed(given: Range, mean: float, spread: float) -> tuple[Range, float, fl
     if not ends[0] < ends[1]:
         return given, mean, spread
     middle, half = (low + high) / 2, (high - low) / 2
-    found = Range(float(ends[0]), float(ends[1]), given.unit)
-    return found, min(max((mean - middle) / half, -1.0), 1.0), spread / half
+    result = Range(float(ends[0]), float(ends[1]), given.unit)
+    return result, min(max((mean - middle) / half, -1.0), 1.0), spread / half
 
 
 # Where the curves of an additive model may turn: knots from noisy counts, and how many there are to be.
@@ -167,16 +167,16 @@ def codes_of(columns: Columns, names: Sequence[str], present: Indices) -> tuple[
     Only words of the records that are ``present`` get a number: a word that none of them holds must not be counted,
     even with zero, since noise could then show it. Other records get the number 0, and are not to be counted.
     """
-    found: list[Indices] = []
+    result: list[Indices] = []
     listed: list[tuple[str, str]] = []
     for name in names:
         words = columns.texts[name]
         occurring, own = np.unique(words.codes[present], return_inverse=True)
         codes = np.zeros(len(columns), dtype=np.int64)
         codes[present] = own.reshape(-1) + len(listed)
-        found.append(codes)
+        result.append(codes)
         listed += [(name, words.spelt[code]) for code in occurring.tolist()]
-    return np.column_stack(found), listed
+    return np.column_stack(result), listed
 
 
 def threshold_of(deviation: float, slip: float, columns: int, words: int, counted: int = 1) -> tuple[float, float]:
@@ -339,17 +339,17 @@ class LearnedRule:
 
     def word_places(self, columns: Columns) -> dict[str, Indices]:
         """Return the place in a row of each word of these columns; -1 for none of the stated ones."""
-        outline, found = self.outline, {}
+        outline, result = self.outline, {}
         start = sum(outline.block(name) for name in outline.numbers)
         for name in outline.stated_texts:
             own = {word: start + index for index, word in enumerate(outline.categories[name])}
-            found[name] = np.array([own.get(word, -1) for word in columns.texts[name].spelt], dtype=np.int64)
+            result[name] = np.array([own.get(word, -1) for word in columns.texts[name].spelt], dtype=np.int64)
             start += len(own)
         for index, name in enumerate(outline.open_texts):
             own = {one.word: start + place for place, one in enumerate(self.categories) if one.column == name}
             other = start + outline.slots + index
-            found[name] = np.array([own.get(word, other) for word in columns.texts[name].spelt], dtype=np.int64)
-        return found
+            result[name] = np.array([own.get(word, other) for word in columns.texts[name].spelt], dtype=np.int64)
+        return result
 
     def text(self) -> str:
         """The learned preparation as JSON; reading it gives an equal value."""
@@ -400,8 +400,8 @@ class _Curves:
 
     def rows(self, chosen: Indices) -> Matrix:
         """Return the rows of these records."""
-        found = np.zeros((chosen.size, self._width))
-        flat, first = found.reshape(-1), np.arange(chosen.size)[:, None] * self._width
+        result = np.zeros((chosen.size, self._width))
+        flat, first = result.reshape(-1), np.arange(chosen.size)[:, None] * self._width
         if self._numbers:
             self._put_numbers(flat, first, chosen)
         for name, places in self._words.items():
@@ -409,8 +409,8 @@ class _Curves:
             known = np.flatnonzero(where >= 0)
             flat[first[known, 0] + where[known]] = self._factor
         if self._intercept:
-            found[:, -1] = self._intercept
-        return found
+            result[:, -1] = self._intercept
+        return result
 
     def _put_numbers(self, flat: Vector, first: Indices, chosen: Indices) -> None:
         numbers = self._columns.numbers
@@ -439,10 +439,10 @@ class _Curves:
 
 def outline_table(outline: Outline) -> dict[str, Any]:
     """Return plain values that :func:`read_outline` takes."""
-    found = asdict(outline)
+    result = asdict(outline)
     for name in ("order", "whole"):  # of the source, and no part of the rule
-        del found[name]
-    return found
+        del result[name]
+    return result
 
 
 def described_outline(outline: Outline) -> dict[str, Any]:
@@ -483,17 +483,17 @@ def made_monotone(model: ModelPlan, learned: LearnedRule, parameters: Vector) ->
     The line of such a column is laid into its hats: then the curve is straight between its knots on the scale of its
     range, and monotone if its values at the knots are.
     """
-    if not (model.additive and model.monotone):
+    if not (model.additive and model.curves.monotone):
         return parameters
-    found, start, ways = parameters.copy(), 0, dict(model.monotone)
+    result, start, ways = parameters.copy(), 0, dict(model.curves.monotone)
     for one in learned.numbers:
         if one.name in ways:
             knots = np.array(one.knots)
             hats = slice(start + 1, start + 1 + knots.size)
             height = math.sqrt(1 - LINE)
-            line = math.sqrt(LINE) * found[start] * np.clip((knots - one.mean) / one.spread, -1.0, 1.0)
+            line = math.sqrt(LINE) * result[start] * np.clip((knots - one.mean) / one.spread, -1.0, 1.0)
             rising = ways[one.name] == "increasing"
-            curve = isotonic_regression(line + height * found[hats], increasing=rising).x
-            found[start], found[hats] = 0.0, curve / height
+            curve = isotonic_regression(line + height * result[hats], increasing=rising).x
+            result[start], result[hats] = 0.0, curve / height
         start += learned.outline.block(one.name)
-    return found
+    return result

@@ -282,13 +282,13 @@ def open_columns(
     ``from_cells``: whether types that nobody stated are read off the cells; otherwise such columns hold numbers, and a
     word in one is refused.
     """
-    found: list[tuple[Columns, Outline]] = []
+    result: list[tuple[Columns, Outline]] = []
     asked: list[tuple[Source, str | None]] = []
     unstated: set[str] = set()
     persons: list[Texts | None] = []
 
     def read_rows(source: Source, split: Split, base: Path) -> Prepared:
-        first = found[0][1] if found else None
+        first = result[0][1] if result else None
         whole, source = read(source, base, request.texts)
         asked.append((source, whole.choice.target))
         if first is None:
@@ -298,7 +298,7 @@ def open_columns(
         else:
             textual = set(first.texts)
         prepared, columns, outline = _read(whole, source, split, base, request, textual)
-        found.append((columns, outline))
+        result.append((columns, outline))
         persons.append(prepared.person)
         return prepared
 
@@ -309,15 +309,15 @@ def open_columns(
     there = rows >= 0
     units = loaded.train.owner if whole_clients else rows if persons[0] is None else persons[0].codes[rows]
     what = "client" if whole_clients else "record" if persons[0] is None else "person"
-    refuse_lone_words(found[0][0], unstated, rows[there], units[there], what)
+    refuse_lone_words(result[0][0], unstated, rows[there], units[there], what)
     return Unprepared(
         train=loaded.train,
         test=loaded.test,
         test_public=loaded.test_public,
         dropped_rows=loaded.dropped_rows,
-        outline=found[0][1],
-        columns=found[0][0],
-        test_columns=found[-1][0],
+        outline=result[0][1],
+        columns=result[0][0],
+        test_columns=result[-1][0],
         raw=loaded.raw,
         apart=loaded.apart,
         source=asked[0][0],

@@ -67,7 +67,7 @@ def _bound(columns: Columns, learned: LearnedRule) -> list[str]:
     if share <= _MANY_CUT:
         return []
     way = 'an additive model (model.shape = "additive") cuts none.'
-    return [f"{share:.1%} of the rows are longer than the bound, and keep their direction alone; {way}"]
+    return [f"{share:.1%} of the rows are longer than the feature bound and were scaled down; {way}"]
 
 
 def _numbers(columns: Columns, learned: LearnedRule) -> list[str]:
@@ -78,12 +78,12 @@ def _numbers(columns: Columns, learned: LearnedRule) -> list[str]:
         there = ~np.isnan(cells)
         gaps = 1 - float(np.mean(there)) if there.size else 1.0
         if not there.any():
-            notes.append(f"Column {one.name!r} has no values: it tells nothing.")
+            notes.append(f"Column {one.name!r} has no values: leave it out (data.ignore).")
             continue
         if gaps > _GAPS:
             notes.append(f"Column {one.name!r} lacks {gaps:.0%} of its values.")
         if np.ptp(cells[there]) == 0:
-            notes.append(f"Column {one.name!r} is constant: it tells nothing.")
+            notes.append(f"Column {one.name!r} is constant: leave it out (data.ignore).")
             continue
         share = float(np.mean((cells[there] < one.range.low) | (cells[there] > one.range.high)))
         if share > _MANY_OUTSIDE:
@@ -111,7 +111,10 @@ def _texts(columns: Columns, learned: LearnedRule) -> list[str]:
         known = np.array([word in shown for word in words.spelt], dtype=np.bool_)[words.codes]
         rare = 1 - float(np.mean(known)) if known.size else 0.0
         if rare > _MANY_CUT:
-            notes.append(f"Column {name!r}: {rare:.0%} of the records hold a category that was found too rare.")
+            notes.append(
+                f"Column {name!r}: {rare:.0%} of the records hold a category that was found too rare. "
+                "List its public categories in data.categories, or raise epsilon."
+            )
         if MISSING_WORD in words.spelt and np.mean(words.codes == words.spelt.index(MISSING_WORD)) > _GAPS:
             notes.append(f"Column {name!r} lacks most of its values.")
     return notes

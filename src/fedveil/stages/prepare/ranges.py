@@ -44,8 +44,8 @@ def bins_of(numbers: NDArray[np.float64]) -> Indices:
     exponent = np.frexp(np.minimum(size, 2.0**MOST))[1].astype(np.int64) - 1  # floor of the logarithm, exactly
     place = np.clip(exponent, LEAST, MOST - 1) - LEAST + 1
     place = np.where(size < 2.0**LEAST, 0, place)
-    found = ZERO + np.where(numbers < 0, -place, place)
-    return np.asarray(np.where(gone, MISSING, found), dtype=np.int64)
+    result = ZERO + np.where(numbers < 0, -place, place)
+    return np.asarray(np.where(gone, MISSING, result), dtype=np.int64)
 
 
 _NEAR_SHARE: Final = 0.2  # of the records: a neighbour with so many joins the bulk, or one side of zero the other
@@ -55,7 +55,7 @@ _FAR: Final = 5.0  # of about a hundred and sixty bins a column, one in ten thou
 _HINT: Final = 2.0  # deviations from which on a bin beside a target's range joins, and up to which it may be hidden
 _OCTAVES: Final = 4  # magnitudes that a target's numbers of the other sign may share
 _EMPTY_SHARE: Final = 0.02  # of the records: a bin with fewer counts as empty
-_INNER_SHARE: Final = 0.05  # likewise, for all bins between a target's range and zero
+_INNER_SHARE: Final = 0.05  # likewise, for zero beside ones, and for all bins between a target's range and zero
 _SIDES: Final = 4  # magnitudes on both sides of zero
 _LINEAR: Final = 16.0  # ratio of magnitudes up to which a straight scale does
 _BULK: Final = (0.1, 0.9)  # of the records with a number other than zero: what lies between decides about the scale
@@ -121,10 +121,16 @@ def model_range(counts: Vector, records: int, deviation: float) -> Range:
     """Return the same range for a model's column, bent only where the bulk of its numbers spans many magnitudes.
 
     Numbers that merely begin near zero (an age, a share, a waiting time) have few records in the small magnitudes, and
-    a straight line through them says more than one through their logarithms.
+    a straight line through them says more than one through their logarithms. A column that seems to hold nothing but
+    ones is taken for one of zeros and ones unless zeros are surely few: whole numbers have a single value in that bin.
     """
-    found = range_of(counts, records, deviation)
-    return found if found.unit == 0 or _octaves(counts[:VALUES], deviation) > _BENT else Range(found.low, found.high)
+    result = range_of(counts, records, deviation)
+    ones = sorted((abs(result.low), abs(result.high))) == [1.0, 2.0]
+    if ones and counts[ZERO] > _INNER_SHARE * records - _HINT * deviation:
+        return Range(min(result.low, float(EDGES[ZERO])), max(result.high, float(EDGES[ZERO + 1])))
+    return (
+        result if result.unit == 0 or _octaves(counts[:VALUES], deviation) > _BENT else Range(result.low, result.high)
+    )
 
 
 def _octaves(counts: Vector, deviation: float) -> float:
@@ -198,9 +204,9 @@ def _bulk(counts: Vector) -> tuple[int, int]:
     """
     alone, pair = int(np.argmax(counts)), counts[:-1] + counts[1:]
     first = int(np.argmax(pair))
-    found, strength = (alone, alone), float(counts[alone])
+    result, strength = (alone, alone), float(counts[alone])
     if pair[first] / math.sqrt(2) > strength:
-        found, strength = (first, first + 1), float(pair[first]) / math.sqrt(2)
+        result, strength = (first, first + 1), float(pair[first]) / math.sqrt(2)
     above, below = counts[ZERO + 1 :], counts[:ZERO][::-1]  # by magnitude
     for many in range(1, _SIDES + 1):
         sides = [np.convolve(side, np.ones(many), "valid") for side in (above, below)]
@@ -209,8 +215,8 @@ def _bulk(counts: Vector) -> tuple[int, int]:
         strengths = np.where(even, both / math.sqrt(2 * many), -math.inf)
         best = int(np.argmax(strengths))
         if strengths[best] > strength:
-            found, strength = (ZERO - best - many, ZERO + best + many), float(strengths[best])
-    return found
+            result, strength = (ZERO - best - many, ZERO + best + many), float(strengths[best])
+    return result
 
 
 def _unit(low: int, high: int, shown: "np.ndarray[tuple[int], np.dtype[np.intp]]") -> float:

@@ -86,12 +86,12 @@ _WHAT = {
 
 _LEARNED = {
     "ranges": "column ranges",
-    "categories": "the words of columns of texts",
-    "classes": "how frequent each class is",
+    "categories": "text categories",
+    "classes": "class frequencies",
     "means": "column means",
     "spreads": "column spreads",
-    "moments": "how columns vary together",
-    "cells": "where the values of each column lie",
+    "moments": "column covariances",
+    "cells": "column histograms",
 }
 _SQUARES = "the squares of its scaled and centred numbers"  # spreads of a profile: one number a column
 
@@ -121,6 +121,11 @@ def assumption_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, s
                 f"a word that only one unit holds passes with a chance of at most {one.slip:.2g}, which is in delta"
             )
             rows.append(("preparation, categories: threshold", f"{one.threshold:.6g} records", chance))
+    counts = [one.name for one in planned.measurements if one.counts]
+    if counts and target.neighbours == "replace-one":
+        which = "a sum" if len(counts) == len(planned.measurements) else f"the sums {', '.join(counts)}"
+        how = "no number that a unit adds is negative: two contributions differ by at most the root of 2 times the norm"
+        rows.append((f"replacing one unit moves {which}", "the root of 2 times the norm", how))
     return rows
 
 
@@ -135,4 +140,4 @@ def fact_rows(planned: NoisySums, target: Target) -> Sequence[tuple[str, str]]:
     noise = least if least == most else f"{least} to {most}"
     cost = f"{planned.share:.0%} of the privacy budget"
     how = f"each sum over all {target.counted}s carries noise of about {noise}"
-    return [("preparation", f"learns {learned} with {cost}; {how}")]
+    return [("preparation", f"spends {cost} to learn {learned}; {how}")]

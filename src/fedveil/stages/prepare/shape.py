@@ -12,7 +12,7 @@ from typing import Final
 
 from fedveil.core.errors import require
 from fedveil.data.records import DataShape
-from fedveil.models.spec import ModelPlan
+from fedveil.models.spec import Curves, ModelPlan
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
 from fedveil.stages.prepare.budget import total_mu
@@ -29,8 +29,9 @@ def settle_shape(
 ) -> tuple[ModelPlan, Outline, str]:
     """Return the model and the outline with the shape decided, and one sentence that says why."""
     _check_names(model, outline)
-    asked = model.shape or "auto"
-    bent = model.knots_at or model.monotone
+    curves = model.curves
+    asked = curves.shape or "auto"
+    bent = curves.knots_at or curves.monotone
     cells = _cells(model, outline, data, target, trust)
     turned = "rows are projected or whitened (components, whiten)"
     require(not (outline.turned and asked == "additive"), "model.shape", f"be linear where {turned}", asked)
@@ -40,18 +41,17 @@ def settle_shape(
         why = "there is no column of numbers"
     elif outline.turned:
         why = turned
-    elif asked == "additive" or model.knots is not None or bent:
+    elif asked == "additive" or curves.knots is not None or bent:
         why = ""
     elif cells < _LEAST:
         why = f"{_signal_words(data, target)} are too few to tell a curve from noise"
     else:
         why = ""
     if why:
-        flat = replace(model, shape=None, knots=None, knots_at=None, monotone=None)
-        return flat, outline, f"The model is linear: {why}."
-    count = model.knots or max(cells, _LEAST)
-    curved = replace(model, shape="additive", knots=count)
-    stated = asked == "additive" or model.knots is not None
+        return replace(model, curves=Curves()), outline, f"The model is linear: {why}."
+    count = curves.knots or max(cells, _LEAST)
+    curved = replace(model, curves=replace(curves, shape="additive", knots=count))
+    stated = asked == "additive" or curves.knots is not None
     how = "as the study states" if stated else f"{_signal_words(data, target)} are enough to follow curves"
     return curved, with_shape(outline, curved), f"The model is additive, up to {count} cells a column: {how}."
 
@@ -60,9 +60,9 @@ def with_shape(outline: Outline, model: ModelPlan) -> Outline:
     """Return the outline of the rows of a model whose shape is decided."""
     if not model.additive:
         return outline
-    knots_at = dict(model.knots_at or ())
+    knots_at = dict(model.curves.knots_at)
     ends = {name: (knots[0], knots[-1]) for name, knots in knots_at.items() if name not in outline.scale}
-    return replace(outline, knots=model.knots, knots_at=knots_at, scale={**outline.scale, **ends})
+    return replace(outline, knots=model.curves.knots, knots_at=knots_at, scale={**outline.scale, **ends})
 
 
 def _cells(model: ModelPlan, outline: Outline, data: DataShape, target: Target, trust: Trust) -> int:
@@ -82,10 +82,10 @@ def _signal_words(data: DataShape, target: Target) -> str:
 def _check_names(model: ModelPlan, outline: Outline) -> None:
     """Refuse curves of columns that are not there, and knots outside a stated range."""
     for key in ("knots_at", "monotone"):
-        stray = sorted({name for name, _ in getattr(model, key) or ()} - set(outline.numbers))
+        stray = sorted({name for name, _ in getattr(model.curves, key)} - set(outline.numbers))
         hint = f"Columns of numbers: {', '.join(outline.numbers[:12])}." if outline.numbers else ""
         require(not stray, f"model.{key}", "name columns of numbers of the data", stray, hint)
-    for name, knots in model.knots_at or ():
+    for name, knots in model.curves.knots_at:
         low, high = outline.scale.get(name, (knots[0], knots[-1]))
         inside = low <= knots[0] and knots[-1] <= high
         require(inside, f"model.knots_at.{name}", f"lie in the range of its column, [{low:g}, {high:g}]", knots)

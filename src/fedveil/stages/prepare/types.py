@@ -61,10 +61,10 @@ def numbers_in(table: Table, source: Source, name: str | None, dropped: Mask) ->
 
     Without a name it is the target.
     """
-    found = numbers_with_gaps(table, source, name)
-    gone = np.isnan(found)
+    result = numbers_with_gaps(table, source, name)
+    gone = np.isnan(result)
     value = _stated(table, source, name or str(table.choice.target), gone, dropped)
-    return found if value is None or isinstance(value, str) else np.where(gone, value, found)
+    return result if value is None or isinstance(value, str) else np.where(gone, value, result)
 
 
 def words_in(table: Table, source: Source, name: str | None, dropped: Mask) -> Words:
@@ -74,10 +74,10 @@ def words_in(table: Table, source: Source, name: str | None, dropped: Mask) -> W
     marks = {canonical(word) for word in source.reading.missing} | {"nan", MISSING_WORD}
 
     def spelt(word: str) -> str:
-        found = canonical(word)
-        if found in marks and found not in allowed:
+        result = canonical(word)
+        if result in marks and result not in allowed:
             return MISSING_WORD
-        return OTHER if OTHER in allowed and found not in allowed else found
+        return OTHER if OTHER in allowed and result not in allowed else result
 
     texts = table.texts(name).respelt(spelt)
     gone = texts.among({MISSING_WORD})
@@ -87,11 +87,11 @@ def words_in(table: Table, source: Source, name: str | None, dropped: Mask) -> W
     order = sorted(range(len(texts.words)), key=texts.words.__getitem__)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    found = Words(spelt=tuple(texts.words[code] for code in order), codes=place[texts.codes])
+    result = Words(spelt=tuple(texts.words[code] for code in order), codes=place[texts.codes])
     if allowed:
         unknown = texts.where(lambda word: word not in allowed and word != MISSING_WORD)
         refuse_undeclared(table, called, allowed, unknown, texts)
-    return found
+    return result
 
 
 def _stated(table: Table, source: Source, name: str, gone: Mask, dropped: Mask) -> float | str | None:

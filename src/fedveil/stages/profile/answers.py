@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedveil.stages.ask.rows import MISSING, OTHER
-from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
+from fedveil.stages.profile.profile import NumberColumn, Profile, TextColumn
 
 _RARE = 2.0  # half-widths: what has no more is not told from nothing
 
@@ -17,8 +17,8 @@ def profile_from(answers: Mapping[str, Any], target: str | None = None) -> Profi
     learned: Mapping[str, Mapping[str, float]] = answers.get("ranges", {})
 
     def rows(name: str, what: str) -> list[dict[str, Any]]:
-        found = by_name.get(f"{name}: {what}"[-60:])
-        return [] if found is None else list(found["tables"][""])
+        result = by_name.get(f"{name}: {what}"[-60:])
+        return [] if result is None else list(result["tables"][""])
 
     numbers, texts, widths = [], [], []
     for one in by_name.values():

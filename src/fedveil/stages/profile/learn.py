@@ -18,7 +18,7 @@ from fedveil.stages.prepare.contributions import (
 )
 from fedveil.stages.prepare.learned import Category, codes_of, frequent
 from fedveil.stages.prepare.ranges import BINS, EDGES, MISSING, Range, covering_range, range_of
-from fedveil.stages.profile.found import NumberColumn, Profile, TextColumn
+from fedveil.stages.profile.profile import NumberColumn, Profile, TextColumn
 from fedveil.stages.profile.request import CLASSES
 from fedveil.stages.sums import NoisySums
 
@@ -45,11 +45,11 @@ def profile_of(
     }
     if "moments" in planned:
         error["correlations"] = 1.96 * planned["moments"].noise * planned["moments"].bound / math.sqrt(2) / units
-    found = zip(numbers, ranges, means.tolist(), spreads.tolist(), missing.tolist(), shares, strict=True)
+    result = zip(numbers, ranges, means.tolist(), spreads.tolist(), missing.tolist(), shares, strict=True)
     return Profile(
         records=plan.data.records,
         target=target,
-        numbers=tuple(_number(*one) for one in found),
+        numbers=tuple(_number(*one) for one in result),
         texts=tuple(_text(name, words) for name in columns.texts),
         correlated=tuple(names) if matrix.size else (),
         correlations=tuple(tuple(round(one, 4) for one in row) for row in matrix.tolist()),
@@ -95,12 +95,12 @@ def _ranges(
     counts = by.noisy_sum(one, range_counts(columns, range(count)), BINS * count).reshape(-1, BINS)
     deviation = one.noise * one.bound
     missing = np.where(counts[:, MISSING] > 3 * deviation, np.clip(counts[:, MISSING] / units, 0.0, 1.0), 0.0)
-    found, shares = [], []
+    result, shares = [], []
     for name, row in zip(numbers, counts, strict=True):
-        found.append((covering_range if name == target else range_of)(row, units, deviation))
-        first, last = np.searchsorted(EDGES, [found[-1].low, found[-1].high])
+        result.append((covering_range if name == target else range_of)(row, units, deviation))
+        first, last = np.searchsorted(EDGES, [result[-1].low, result[-1].high])
         shares.append(round(float(np.clip(row[first:last].sum() / units, 0.0, 1.0)), 4))
-    return found, missing, shares
+    return result, missing, shares
 
 
 def _words(planned: NoisySums, columns: Columns, by: Measures, units: int) -> list[Category]:
@@ -123,8 +123,8 @@ def _moments(
     sums = vectors(np.where(gone, 0.0, scaled), planned["means"].bound)
     means = np.clip(by.noisy_sum(planned["means"], sums, width) / counted, -1.0, 1.0)
     squares = vectors(np.where(gone, 0.0, (scaled - means) ** 2), planned["spreads"].bound)
-    found = by.noisy_sum(planned["spreads"], squares, width) / counted
-    return means, np.sqrt(np.clip(found, _LEAST_SPREAD**2, 1.0))
+    result = by.noisy_sum(planned["spreads"], squares, width) / counted
+    return means, np.sqrt(np.clip(result, _LEAST_SPREAD**2, 1.0))
 
 
 def _correlations(

@@ -25,8 +25,8 @@ from fedveil.stages.prepare.columns import Columns
 from fedveil.stages.prepare.learned import threshold_of
 from fedveil.stages.prepare.ranges import BINS
 from fedveil.stages.prepare.types import numbers_in, words_in
-from fedveil.stages.profile.found import FILE
-from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
+from fedveil.stages.profile.profile import FILE
+from fedveil.stages.sums import SIGNED, Measurement, NoisySums, counted, root_up, variance_left
 
 # The measurements of a profile: which, and with how much noise, decided by public numbers alone.
 #
@@ -73,7 +73,11 @@ def _measurements(data: DataShape, target: Target, sizes: Sizes, share: float) -
     units = data.clients if target.unit == "client" else data.records
     names = _names(sizes, whole / units)
     total = math.fsum(_WEIGHTS[name] for name in names)
-    made = (_measured(name, data, target, sizes, whole / math.sqrt(share * _WEIGHTS[name] / total)) for name in names)
+
+    def noise(name: str) -> float:
+        return whole / counted(name not in SIGNED, target.neighbours) / math.sqrt(share * _WEIGHTS[name] / total)
+
+    made = (_measured(name, data, target, sizes, noise(name)) for name in names)
     return NoisySums(measurements=tuple(made), share=share)
 
 
@@ -96,12 +100,14 @@ def _measured(name: str, data: DataShape, target: Target, sizes: Sizes, noise: f
     elif name == "moments":
         bound, size = float(sizes.numbers + sizes.target), sizes.pairs * (sizes.pairs + 1) // 2
     if name != "categories":
-        return Measurement(name=name, size=size, bound=bound, noise=noise)
+        return Measurement(name=name, size=size, bound=bound, noise=noise, counts=name not in SIGNED)
     words = data.largest_client if target.unit == "client" else target.largest_person
     slip = _SLIP * target.delta / (1 + math.exp(target.epsilon))
     deviation = noise * bound * (1 + 2.0**-40)
     threshold, chance = threshold_of(deviation, slip, count, words, target.largest_person)
-    return Measurement(name=name, size=data.records * count, bound=bound, noise=noise, threshold=threshold, slip=chance)
+    return Measurement(
+        name=name, size=data.records * count, bound=bound, noise=noise, threshold=threshold, slip=chance, counts=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from fedveil.data.row_rule import Labels
 from fedveil.data.spec import Places
 from fedveil.privacy.target import Target
 from fedveil.privacy.trust import Trust
-from fedveil.stages.measured.plan import COUNTS, GENERATOR, MeasuredPlan, canonical_text, spend_budget
+from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan, canonical_text, spend_budget
 from fedveil.stages.prepare.budget import check_words, total_mu
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.learned import threshold_of
 from fedveil.stages.prepare.ranges import BINS
-from fedveil.stages.sums import Measurement, NoisySums, root_up, variance_left
+from fedveil.stages.sums import Measurement, NoisySums, counted, root_up, variance_left
 from fedveil.stages.synthesise.generator import FILE
 from fedveil.stages.synthesise.request import GeneratorRequest
 from fedveil.stages.synthesise.table import MOST_WORDS, WHOLE
@@ -64,7 +64,6 @@ def synthesis_plan(
             data=data,
             target=target,
             sums=_measurements(request, outline, data, target, trust, len(labels.classes), share),
-            counts=True,
             trust=trust,
             places=places,
             training_public=training_public,
@@ -97,7 +96,7 @@ def _measurements(
     left = variance_left(target.adversary, data, target, trust)
     if not left > 0:
         raise CannotCertify(f"{target.adversary} knows all of the noise, so nothing can be promised")
-    moved = target.sensitivity / (COUNTS if target.neighbours == "replace-one" else 1.0)
+    moved = target.sensitivity / counted(True, target.neighbours)  # every sum is one of counts
     whole = moved / (total_mu(target) * math.sqrt(left))
     sizes = _sizes(request, outline, data, classes)
     total = math.fsum(_WEIGHTS[name] for name in sizes)
@@ -133,9 +132,9 @@ def _sizes(request: GeneratorRequest, outline: Outline, data: DataShape, classes
 
 def _measured(name: str, size: int, bound: float, noise: float, data: DataShape, target: Target) -> Measurement:
     if name != "categories":
-        return Measurement(name=name, size=size, bound=bound, noise=noise)
+        return Measurement(name=name, size=size, bound=bound, noise=noise, counts=True)
     words = data.largest_client if target.unit == "client" else target.largest_person
     slip = _SLIP * target.delta / (1 + math.exp(target.epsilon))
     deviation = noise * bound * (1 + 2.0**-40)
     threshold, chance = threshold_of(deviation, slip, round(bound**2), words, target.largest_person)
-    return Measurement(name=name, size=size, bound=bound, noise=noise, threshold=threshold, slip=chance)
+    return Measurement(name=name, size=size, bound=bound, noise=noise, threshold=threshold, slip=chance, counts=True)

@@ -47,10 +47,10 @@ class Tree:
 
 def cells_of(columns: Iterable[int], sizes: Sequence[int]) -> int:
     """Return how many cells the table of these columns has (a Python number, which does not overflow)."""
-    found = 1
+    result = 1
     for column in columns:
-        found *= int(sizes[column])
-    return found
+        result *= int(sizes[column])
+    return result
 
 
 def junction_tree(sizes: Sequence[int], edges: Iterable[Clique]) -> Tree:
@@ -300,7 +300,7 @@ def _scores(
     """How much each pair would gain if it were measured: its error now, less that of the noise it would then have."""
     expected = _coarse_tables(model, coarse)
     noise = limits.noise * math.sqrt(len(chosen) + 1)
-    found = []
+    result = []
     for pair, one in coarse.items():
         if pair in chosen:
             continue
@@ -309,14 +309,14 @@ def _scores(
         size = math.sqrt(max(squares, 0.0) * error.size) * _MEAN
         gain = size - _MEAN * noise * cells_of(pair, sizes)
         if gain > 0:
-            found.append((gain * weights.get(pair, 1.0), pair))
-    return sorted(found, key=lambda one: (-one[0], one[1]))
+            result.append((gain * weights.get(pair, 1.0), pair))
+    return sorted(result, key=lambda one: (-one[0], one[1]))
 
 
 def _fitting(
     sizes: Sequence[int], chosen: list[Clique], scores: list[tuple[float, Clique]], limits: Limits, room: int
 ) -> tuple[list[Clique], bool]:
-    """The best of the scored pairs with which the model stays within its limits, and whether one had to be left out."""
+    """The best of the scored pairs with which the model stays within its limits, and whether one was too large."""
     fresh: list[Clique] = []
     refused = False
     used = sum(cells_of(pair, sizes) for pair in chosen)
@@ -335,12 +335,12 @@ def _fitting(
 def _coarse_tables(model: Fitted, coarse: Mapping[Clique, Marginal]) -> dict[Clique, Table]:
     """Return the model's shares in the groups of every pair, wherever in the tree its columns are."""
     tables, tree = model.tables(), model.tree
-    found: dict[Clique, Table] = {}
+    result: dict[Clique, Table] = {}
     away: dict[int, list[Clique]] = {}
     for pair, one in coarse.items():
         home = tree.home(pair)
         if home >= 0:
-            found[pair] = one.counted(summed(tables[home], tree.cliques[home], pair))
+            result[pair] = one.counted(summed(tables[home], tree.cliques[home], pair))
         else:
             away.setdefault(pair[0], []).append(pair)
     for first, pairs in away.items():
@@ -349,8 +349,8 @@ def _coarse_tables(model: Fitted, coarse: Mapping[Clique, Marginal]) -> dict[Cli
         for pair in pairs:
             groups = coarse[pair].groups
             second = joint[pair[1]]
-            found[pair] = second if groups is None else second @ groups[1].T
-    return found
+            result[pair] = second if groups is None else second @ groups[1].T
+    return result
 
 
 def _joint_with(tree: Tree, tables: list[Table], first: int, own: Matrix, wanted: set[int]) -> dict[int, Table]:
@@ -363,13 +363,13 @@ def _joint_with(tree: Tree, tables: list[Table], first: int, own: Matrix, wanted
     shape = [1] * tables[start].ndim
     shape[axis] = own.shape[1]
     stacked = tables[start][None] * np.stack([row.reshape(shape) for row in own])
-    found: dict[int, Table] = {}
+    result: dict[int, Table] = {}
     waiting, seen = [(start, stacked)], {start}
     while waiting:
         place, table = waiting.pop()
         for other, column in enumerate(tree.cliques[place]):
-            if column in wanted and column not in found:
-                found[column] = table.sum(axis=tuple(a for a in range(1, table.ndim) if a != other + 1))
+            if column in wanted and column not in result:
+                result[column] = table.sum(axis=tuple(a for a in range(1, table.ndim) if a != other + 1))
         for next_place, shared in _neighbours(tree, place):
             if next_place in seen:
                 continue
@@ -379,10 +379,10 @@ def _joint_with(tree: Tree, tables: list[Table], first: int, own: Matrix, wanted
             ratio = np.divide(over, below[None], out=np.zeros_like(over), where=below[None] > 0)
             wide = [tree.sizes[c] if c in shared else 1 for c in tree.cliques[next_place]]
             waiting.append((next_place, tables[next_place][None] * ratio.reshape([own.shape[0], *wide])))
-    return found
+    return result
 
 
 def _neighbours(tree: Tree, place: int) -> list[tuple[int, Clique]]:
     """The cliques next to this one, with the columns that they share with it."""
-    found = [(child, tree.separators[child]) for child, parent in enumerate(tree.parents) if parent == place]
-    return found if tree.parents[place] < 0 else [(tree.parents[place], tree.separators[place]), *found]
+    result = [(child, tree.separators[child]) for child, parent in enumerate(tree.parents) if parent == place]
+    return result if tree.parents[place] < 0 else [(tree.parents[place], tree.separators[place]), *result]

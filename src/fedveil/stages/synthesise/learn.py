@@ -98,7 +98,7 @@ def _cells(planned: NoisySums, request: GeneratorRequest, table: Table, units: i
     outline, labels = table.outline, table.labels
     ranges, _ = ranges_in(planned, outline, table.columns, by, units)
     words, _ = categories_in(planned, outline, table.columns, by, units)
-    found: list[Cells] = [
+    result: list[Cells] = [
         NumberCells(name=name, range=range_, whole=request.whole_in(outline, name))
         for name, range_ in zip(outline.numbers, ranges, strict=True)
         if name not in request.sums
@@ -106,17 +106,17 @@ def _cells(planned: NoisySums, request: GeneratorRequest, table: Table, units: i
     for name in outline.texts:
         if name in request.dates:
             first, last = request.dates[name]
-            found.append(DateCells(name=name, first=first, last=last))
+            result.append(DateCells(name=name, first=first, last=last))
             continue
         listed = outline.categories.get(name)
         learned = tuple(sorted(one.word for one in words if one.column == name and one.word != ""))
-        found.append(WordCells(name=name, words=learned if listed is None else listed, open=listed is None))
+        result.append(WordCells(name=name, words=learned if listed is None else listed, open=listed is None))
     if table.target is None:
-        return tuple(found)
+        return tuple(result)
     if labels.span is None:
-        return (*found, WordCells(name=table.target, words=labels.classes, complete=True))
+        return (*result, WordCells(name=table.target, words=labels.classes, complete=True))
     whole = request.whole_in(outline, table.target)
-    return (*found, NumberCells(name=table.target, range=Range(*labels.span), whole=whole, complete=True))
+    return (*result, NumberCells(name=table.target, range=Range(*labels.span), whole=whole, complete=True))
 
 
 def counted_units(counts: Sequence[Vector], deviation: float, units: int) -> float:
@@ -125,24 +125,24 @@ def counted_units(counts: Sequence[Vector], deviation: float, units: int) -> flo
     A blank row is in no cell. Every other one is in one cell of each column, so each column says how many there are.
     """
     sizes = np.array([one.size for one in counts], dtype=np.float64)
-    found = float(np.dot([one.sum() for one in counts], 1 / sizes) / (1 / sizes).sum())
+    result = float(np.dot([one.sum() for one in counts], 1 / sizes) / (1 / sizes).sum())
     error = deviation / math.sqrt((1 / sizes).sum())
-    return max(found, 1.0) if found < units - SURE * error else float(units)
+    return max(result, 1.0) if result < units - SURE * error else float(units)
 
 
 def _ones(
     cells: Sequence[Cells], noisy: Sequence[Vector], deviation: float, request: GeneratorRequest, units: float
 ) -> tuple[list[Vector], list[tuple[Marginal, Indices]]]:
     """The shares of all cells of each column, and the groups into which they are merged, with theirs."""
-    shares, found = [], []
+    shares, result = [], []
     for column, (one, counts) in enumerate(zip(cells, noisy, strict=True)):
         own = shares_of(one.seen(counts, deviation), deviation, units)
         most = 2 * request.groups if isinstance(one, WordCells) else request.groups
         groups = one.merged(own, CLEAR * deviation / units, most)
         each = float(np.bincount(groups).mean())  # noise adds up within a group
         shares.append(own)
-        found.append((Marginal((column,), added(own, groups), deviation * math.sqrt(each) / units), groups))
-    return shares, found
+        result.append((Marginal((column,), added(own, groups), deviation * math.sqrt(each) / units), groups))
+    return shares, result
 
 
 def _pairs(

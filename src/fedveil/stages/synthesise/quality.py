@@ -84,11 +84,11 @@ def dependence(table: Matrix) -> float:
 
 def nearest(synthetic: Indices, rows: Indices, most: int = _NEAREST) -> Vector:
     """Return in how many columns each of the first rows differs from the synthetic row that is nearest to it."""
-    found = np.full(min(rows.shape[0], most), synthetic.shape[1], dtype=np.float64)
+    result = np.full(min(rows.shape[0], most), synthetic.shape[1], dtype=np.float64)
     among = synthetic[:_AMONG]
-    for place in range(found.size):
-        found[place] = (among != rows[place]).sum(axis=1).min(initial=synthetic.shape[1])
-    return found
+    for place in range(result.size):
+        result[place] = (among != rows[place]).sum(axis=1).min(initial=synthetic.shape[1])
+    return result
 
 
 def one_hot(generator: Generator, codes: Indices) -> Matrix:

@@ -91,8 +91,8 @@ class DeepRequest:
     @classmethod
     def read(cls, given: Any) -> "DeepRequest":
         """Return the request of a study's table."""
-        found: DeepRequest = filled(cls, table(given, "generator"), "generator")
-        return found
+        result: DeepRequest = filled(cls, table(given, "generator"), "generator")
+        return result
 
 
 KINDS = ("marginals",)
@@ -155,8 +155,8 @@ class GeneratorRequest:
     @classmethod
     def read(cls, given: Any) -> "GeneratorRequest":
         """Return the request of a study's table."""
-        found: GeneratorRequest = filled(cls, table(given, "generator"), "generator")
-        return found
+        result: GeneratorRequest = filled(cls, table(given, "generator"), "generator")
+        return result
 
     def check(self, numbers: tuple[str, ...], columns: Mapping[str, Any]) -> None:
         """Refuse names that the data do not have; ``columns``: all, sums left out."""

@@ -37,15 +37,15 @@ def shares_of(counts: Vector, deviation: float, total: float) -> Vector:
     clear = counts > CLEAR / 2 * deviation
     faint = ~clear & np.isfinite(counts)
     left = total - counts[clear].sum()
-    found = np.zeros(counts.size)
+    result = np.zeros(counts.size)
     if left > 0 and faint.any():
-        found[clear] = counts[clear]
-        found[faint] = _nearest(counts[faint], left)
+        result[clear] = counts[clear]
+        result[faint] = _nearest(counts[faint], left)
     elif clear.any():
-        found[clear] = _nearest(counts[clear], max(total, 1.0))
+        result[clear] = _nearest(counts[clear], max(total, 1.0))
     else:
-        found[:] = 1.0
-    return np.asarray(found / found.sum(), dtype=np.float64)
+        result[:] = 1.0
+    return np.asarray(result / result.sum(), dtype=np.float64)
 
 
 def _nearest(values: Vector, total: float) -> Vector:
@@ -100,9 +100,9 @@ def added(values: Vector, groups: Indices) -> Vector:
 
 def indicator(groups: Indices) -> Matrix:
     """Return the matrix of zeros and ones that adds cells up by group."""
-    found = np.zeros((int(groups.max()) + 1, groups.size))
-    found[groups, np.arange(groups.size)] = 1.0
-    return found
+    result = np.zeros((int(groups.max()) + 1, groups.size))
+    result[groups, np.arange(groups.size)] = 1.0
+    return result
 
 
 # The cells of a column: every value of a record falls in one of them, whatever it is, and a value can be drawn again.
@@ -151,21 +151,21 @@ class NumberCells:
         plain = np.where(gone, self.range.low, numbers)
         if self._exact:
             inside = np.clip(np.rint(plain), math.ceil(self.range.low), math.floor(self.range.high))
-            found = (inside - math.ceil(self.range.low)).astype(np.int64)
+            result = (inside - math.ceil(self.range.low)).astype(np.int64)
         else:
             scaled = (self.range.scaled(plain) + 1.0) / 2.0 * self.bins
-            found = np.clip(scaled.astype(np.int64), 0, self.bins - 1)
-            found = np.where((plain == 0) & (self.range.low <= 0 <= self.range.high), self.bins, found)
-        return np.asarray(np.where(gone, self.bins + 1, found), dtype=np.int64)
+            result = np.clip(scaled.astype(np.int64), 0, self.bins - 1)
+            result = np.where((plain == 0) & (self.range.low <= 0 <= self.range.high), self.bins, result)
+        return np.asarray(np.where(gone, self.bins + 1, result), dtype=np.int64)
 
     def seen(self, counts: Vector, deviation: float) -> Vector:
         """Return noisy counts, and -inf for those that must be noise: of cells that cannot be, or of rare gaps."""
-        found = counts.copy()
+        result = counts.copy()
         if self._exact or not self.range.low <= 0 <= self.range.high:
-            found[self.bins] = -np.inf
-        if self.complete or found[-1] < SURE * deviation:
-            found[-1] = -np.inf
-        return found
+            result[self.bins] = -np.inf
+        if self.complete or result[-1] < SURE * deviation:
+            result[-1] = -np.inf
+        return result
 
     def merged(self, shares: Vector, least: float, most: int) -> Indices:
         """Return the group of each cell; zero and a missing number have groups of their own where they are frequent."""
@@ -238,12 +238,12 @@ class WordCells:
 
     def seen(self, counts: Vector, deviation: float) -> Vector:
         """Return noisy counts, and -inf for those that must be noise: of cells that cannot be, or of rare gaps."""
-        found = counts.copy()
+        result = counts.copy()
         if not self.open:
-            found[-2] = -np.inf
-        if self.complete or found[-1] < SURE * deviation:
-            found[-1] = -np.inf
-        return found
+            result[-2] = -np.inf
+        if self.complete or result[-1] < SURE * deviation:
+            result[-1] = -np.inf
+        return result
 
     def merged(self, shares: Vector, least: float, most: int) -> Indices:
         """Return the group of each cell: frequent ones alone, the others together."""
@@ -371,13 +371,13 @@ class TableCounts:
     def __call__(self, rows: Indices, /) -> Whole:
         """Return the counts of these records in all tables, one after another, in grid steps."""
         own = self.codes[rows]
-        found = []
+        result = []
         for one in self.tables:
             place = np.zeros(rows.size, dtype=np.int64)
             for column, groups, size in zip(one.columns, one.groups, one.shape, strict=True):
                 place = place * size + groups[own[:, column]]
-            found.append(np.bincount(place, minlength=one.size).astype(np.int64) * one.steps)
-        return np.concatenate(found)
+            result.append(np.bincount(place, minlength=one.size).astype(np.int64) * one.steps)
+        return np.concatenate(result)
 
 
 def table_counts(codes: Indices, tables: Sequence[Counted]) -> TableCounts:
@@ -387,12 +387,12 @@ def table_counts(codes: Indices, tables: Sequence[Counted]) -> TableCounts:
 
 def tables_of(sums: Vector, tables: Sequence[Counted]) -> list[Vector]:
     """Return the counts of each table, in records, from the sums that :class:`TableCounts` adds up."""
-    found, start = [], 0
+    result, start = [], 0
     for one in tables:
         part = sums[start : start + one.size].reshape(one.shape)
-        found.append(part / (one.steps / STEPS))
+        result.append(part / (one.steps / STEPS))
         start += one.size
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -424,23 +424,23 @@ class Table:
     def codes(self, cells: Sequence[Cells]) -> Indices:
         """Return the cell of each row in each of these columns, a target last; of a blank row, any."""
         place = {name: index for index, name in enumerate(self.outline.numbers)}
-        found = []
+        result = []
         for one in cells if self.target is None else cells[:-1]:
             if isinstance(one, NumberCells):
-                found.append(one.codes(self.columns.numbers[:, place[one.name]]))
+                result.append(one.codes(self.columns.numbers[:, place[one.name]]))
             else:
                 words = self.columns.texts[one.name]
-                found.append(one.codes(words.spelt, words.codes))
+                result.append(one.codes(words.spelt, words.codes))
         if self.target is None:
-            return np.column_stack(found)
+            return np.column_stack(result)
         last = cells[-1]
         if isinstance(last, NumberCells):
-            found.append(last.codes(self.labels.own_unit(self.targets)))
+            result.append(last.codes(self.labels.own_unit(self.targets)))
         elif isinstance(last, WordCells):
-            found.append(last.codes(last.words, np.nan_to_num(self.targets).astype(np.int64)))
+            result.append(last.codes(last.words, np.nan_to_num(self.targets).astype(np.int64)))
         else:
             raise TypeError("a target is a class or a number")
-        return np.column_stack(found)
+        return np.column_stack(result)
 
 
 def table_of(found: Unprepared) -> Table:

@@ -191,5 +191,5 @@ class Acts:
 
 def acts_of(kind: str) -> Acts:
     """Return the functions that carry out an algorithm; they are imported now."""
-    found: Acts = import_module(f"fedveil.stages.train.{kind}.acts").ACTS
-    return found
+    result: Acts = import_module(f"fedveil.stages.train.{kind}.acts").ACTS
+    return result

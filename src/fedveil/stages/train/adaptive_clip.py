@@ -6,7 +6,7 @@ units of the present clip, so neither their sensitivity nor their noise depends 
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, Literal, final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -49,6 +49,15 @@ class AdaptiveClip:
         require(fine, "algorithm.clip.rate", "lie in (0, 2]", self.rate)
         hint = "It is the part of the budget that the count takes from the sum."
         require(1e-4 <= self.share <= 0.5, "algorithm.clip.share", "lie in [0.0001, 0.5]", self.share, hint)
+
+    @property
+    def votes(self) -> int:
+        """How many numbers a contribution adds to the sum of its vector: its vote."""
+        return 1
+
+    def unit(self, start: float) -> float:
+        """Return the bound on a contribution in the units of the released sums: 1, as they are of the present clip."""
+        return 1.0
 
     @property
     def of_sum(self) -> float:
@@ -122,6 +131,25 @@ class AdaptiveClip:
         """Return in words what the clip follows."""
         part = "" if self.rate is not None else f"{_PART:g} of a norm found by noisy counts, "
         return f"adaptive, {part}to hold {self.quantile:.6g} of the norms"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedClip:
+    """The clip that stays where it starts: nobody votes, and the sum has the whole sensitivity. It is false."""
+
+    votes: ClassVar[int] = 0
+    of_sum: ClassVar[float] = 1.0
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def unit(self, start: float) -> float:
+        """Return the bound on a contribution in the units of the released sums."""
+        return start
+
+
+FIXED_CLIP: Final = FixedClip()
 
 
 def relative_error(features: int, outputs: int, dimension: int, exponent: int) -> float:

@@ -185,22 +185,23 @@ class Tabled:
     def read(cls, table: Mapping[str, Any]) -> Self:
         """Return the method of the table that :meth:`table` writes."""
         rounds: Any = table.get("rounds", math.nan)
-        found: Self = filled(cls, read_groups(table, cls.GROUPS, rounds), "method")
-        return found
+        result: Self = filled(cls, read_groups(table, cls.GROUPS, rounds), "method")
+        return result
 
 
 def check_groups(method: Any, groups: Mapping[str, Any]) -> None:
-    """Refuse anything but a group of settings where one belongs; None stands for one that is absent by default."""
+    """Refuse anything but a group of settings where one belongs; by default some of them are empty."""
     for name, kind in {**groups, "correlated": Correlation}.items():
         usual = next(f.default for f in fields(method) if f.name == name)
         given = getattr(method, name)
-        right = isinstance(given, kind) or (given is None and usual is None)
+        right = isinstance(given, kind) or given == usual
         require(right, f"method.{name}", "be a table", given)
 
 
 def written(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's fields for its table, with its groups as tables inside."""
-    return {name: _table(value) if is_dataclass(value) else value for name, value in values.items()}
+    """Return a method's fields for its table, with its groups as tables inside; an empty group has none."""
+    stated = {name: value for name, value in values.items() if value or not is_dataclass(value)}
+    return {name: _table(value) if is_dataclass(value) else value for name, value in stated.items()}
 
 
 def _table(group: Any) -> dict[str, Any]:
@@ -211,13 +212,13 @@ def _table(group: Any) -> dict[str, Any]:
 
 def read_groups(table: Mapping[str, Any], groups: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """Return the fields of a method, of which ``groups`` are tables; correlated noise is for so many ``rounds``."""
-    found = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    result = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     for name, kind in groups.items():
-        if name in found:
-            found[name] = filled(kind, inner(found[name], f"method.{name}"), f"method.{name}")
-    if "correlated" in found:
-        found["correlated"] = Correlation.read(inner(found["correlated"], "method.correlated"), rounds)
-    return found
+        if name in result:
+            result[name] = filled(kind, inner(result[name], f"method.{name}"), f"method.{name}")
+    if "correlated" in result:
+        result["correlated"] = Correlation.read(inner(result["correlated"], "method.correlated"), rounds)
+    return result
 
 
 class EveryModelSeen(Served):

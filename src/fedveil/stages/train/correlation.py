@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,11 @@ class Correlation:
         """How far one unit can move what a single round adds to the releases, for contributions of norm at most 1."""
         ages = majorant(self.factor.coefficients(self.rounds))[:: self.separation][: self.participations]
         return float(np.sum(ages)) * (1 + 1e-9)
+
+    @property
+    def growth(self) -> float:
+        """By what the largest noise of a round exceeds that of independent noise."""
+        return max(1.0, self.factor.growth(self.rounds))
 
     def round_by_round(self, answer: Answer, seen: Mechanism) -> Answer:
         """Return the answer for one Gaussian, with how far a unit moves each round instead of all rounds at once.
@@ -162,9 +167,23 @@ class Correlation:
         return f"correlated, {len(self.factor.scales)} buffers"
 
 
-def growth_of(correlation: Correlation | None) -> float:
-    """Return by what the largest noise of a round exceeds that of independent noise; 1 without correlation."""
-    return 1.0 if correlation is None else max(1.0, correlation.factor.growth(correlation.rounds))
+@final
+@dataclass(frozen=True, slots=True)
+class Independent:
+    """The noise of every round by itself, where a unit may take part in any round. It is false."""
+
+    growth: ClassVar[float] = 1.0
+    separation: ClassVar[int] = 1
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def shortened(self, rounds: int) -> "Independent":
+        """Return the same: no round depends on another."""
+        return self
+
+
+INDEPENDENT_NOISE: Final = Independent()
 
 
 class Attendance:
@@ -269,11 +288,11 @@ def _factor(
     return Factor(scales=scales, decays=decays)
 
 
-def last_error(correlation: Correlation | None, weights: Vector) -> float:
+def last_error(correlation: Correlation | Independent, weights: Vector) -> float:
     """Return the deviation of what the noise adds to the last model, for noise of deviation 1.
 
     ``weights``: what the last model owes to each release, the latest first. Without correlation, of independent noise.
     """
-    if correlation is None:
+    if not correlation:
         return float(np.sqrt(np.sum(weights * weights)))
     return float(np.sqrt(squared_error(correlation.factor.coefficients(weights.size), weights, np.ones_like(weights))))

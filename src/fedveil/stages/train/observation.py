@@ -46,9 +46,9 @@ GAME: Final = (  # of a method that is attacked by many small runs at once
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """A sum of records' gradients as an observer sees it, with noise; ``records``: how many are planned (0.
+    """A sum of records' gradients as an observer sees it, with noise.
 
-    Unknown).
+    ``records``: how many are planned to be in it; 0 if that is unknown.
     """
 
     adversary: Adversary
@@ -58,9 +58,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """``own``: what the server sees of each client with its own noise; ``shared``.
-
-    What observers of sums or models see.
+    """What is seen of a round: ``own``, by the server, of each client with its own noise; ``shared``, by whoever sees
+    sums or models.
     """
 
     own: dict[int, Observation]
@@ -150,5 +149,5 @@ def attack_view(kind: str) -> AttackView | None:
     """Return how attacks observe an algorithm; None if that is not known."""
     if find_spec(f"fedveil.stages.train.{kind}.observe") is None:
         return None
-    found: AttackView = import_module(f"fedveil.stages.train.{kind}.observe").ATTACK_VIEW
-    return found
+    result: AttackView = import_module(f"fedveil.stages.train.{kind}.observe").ATTACK_VIEW
+    return result

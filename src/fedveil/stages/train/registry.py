@@ -22,8 +22,8 @@ DEFAULT: Final = "hidden"  # of a study that names no algorithm
 
 def read_method(kind: str, table: Mapping[str, Any]) -> Method:
     """Return the method that a plan's [method] table states."""
-    found: Method = _part(kind, "method").METHOD.read(table)
-    return found
+    result: Method = _part(kind, "method").METHOD.read(table)
+    return result
 
 
 def title_of(kind: str) -> str:
@@ -48,27 +48,27 @@ def weighed_for(unit: str) -> list[str]:
 
 def why_not(kind: str, setting: str) -> str:
     """Return why an algorithm does not have a setting of another one; empty where nothing more can be said."""
-    found: str = getattr(_part(kind, "design"), "REFUSED", {}).get(setting, "")
-    return found
+    result: str = getattr(_part(kind, "design"), "REFUSED", {}).get(setting, "")
+    return result
 
 
 def exclusions_of(kind: str) -> tuple[Exclusion, ...]:
     """Return what an algorithm excludes among its own settings, and beside them in a study, with the reasons."""
     part = _part(kind, "design")
-    found: tuple[Exclusion, ...] = getattr(part, "EXCLUSIONS", ()) + part.BESIDE
-    return found
+    result: tuple[Exclusion, ...] = getattr(part, "EXCLUSIONS", ()) + part.BESIDE
+    return result
 
 
 def assumptions_of(method: Method, adversary: Adversary, setup: Setup) -> Sequence[Row]:
     """Return what a method's guarantee assumes besides feature bound, randomness and grid, in words."""
-    found: Sequence[Row] = _part(method.kind, "words").assumption_rows(method, adversary, setup)
-    return found
+    result: Sequence[Row] = _part(method.kind, "words").assumption_rows(method, adversary, setup)
+    return result
 
 
 def facts_of(method: Method, setup: Setup) -> Sequence[tuple[str, str]]:
     """Return what a reader of the report should know of a method, as (name, value)."""
-    found: Sequence[tuple[str, str]] = _part(method.kind, "words").fact_rows(method, setup)
-    return found
+    result: Sequence[tuple[str, str]] = _part(method.kind, "words").fact_rows(method, setup)
+    return result
 
 
 def _part(kind: str, name: str) -> Any:
@@ -148,8 +148,8 @@ class AutoRequest:
 
 @cache
 def _request(kind: str) -> AlgorithmRequest:
-    found: AlgorithmRequest = request_type(kind)()
-    return found
+    result: AlgorithmRequest = request_type(kind)()
+    return result
 
 
 def _least_risk(kind: str, task: Task) -> float | None:

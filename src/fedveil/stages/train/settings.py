@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, final
 
 import numpy as np
 
@@ -52,6 +52,18 @@ class Choice:
     def words(self) -> str:
         """Return the rule in words."""
         return f"again while the loss on public records falls by {self.gain:g} of itself, otherwise the next that fits"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """No choice: every segment runs once, in its order. It is false."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+IN_ORDER: Final = InOrder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,23 +144,27 @@ def read_segments(given: Any) -> tuple[Mapping[str, float], ...] | None:
         return None
     listed = isinstance(given, list | tuple) and 1 <= len(given) <= _MOST
     require(listed, _NAME, f"list 1 to {_MOST} segments", given, "Each is a table, [[algorithm.segments]].")
-    found = tuple(_segment(table(part, _NAME)) for part in given)
-    stated = sum("noise" in part for part in found)
+    result = tuple(_segment(table(part, _NAME)) for part in given)
+    stated = sum("noise" in part for part in result)
     hint = "State it in all of them, or in none: then it is calibrated, alike for all."
     require(
-        stated in (0, len(found)), f"{_NAME}.noise", f"be stated in all {len(found)} segments or in none", stated, hint
+        stated in (0, len(result)),
+        f"{_NAME}.noise",
+        f"be stated in all {len(result)} segments or in none",
+        stated,
+        hint,
     )
-    return found
+    return result
 
 
 def _segment(given: Mapping[str, Any]) -> Mapping[str, float]:
     known(given, _KEYS, "a segment")
-    found: dict[str, float] = {"rounds": rounds_of(given)}
+    result: dict[str, float] = {"rounds": rounds_of(given)}
     for key in _KEYS[1:]:
         if key in given:
-            found[key] = number(f"{_NAME}.{key}", given[key])
-            require(0 < found[key] < math.inf, f"{_NAME}.{key}", "be positive and finite", given[key])
-    return found
+            result[key] = number(f"{_NAME}.{key}", given[key])
+            require(0 < result[key] < math.inf, f"{_NAME}.{key}", "be positive and finite", given[key])
+    return result
 
 
 def rounds_of(segment: Mapping[str, Any]) -> int:
@@ -223,8 +239,8 @@ def adaptive_clip(name: str, given: Any) -> AdaptiveClipRequest | None:
     if isinstance(given, AdaptiveClipRequest):
         return given
     if isinstance(given, dict):
-        found: AdaptiveClipRequest = filled(AdaptiveClipRequest, given, name)
-        return found
+        result: AdaptiveClipRequest = filled(AdaptiveClipRequest, given, name)
+        return result
     return None
 
 
@@ -287,8 +303,8 @@ class OptimizerRequest:
 
     def optimiser(self, usual_momentum: float) -> Optimiser:
         """Return the optimiser; ``usual_momentum``: of the algorithm, where neither kind nor momentum is stated."""
-        found = _optimiser(self, usual_momentum)
-        return replace(found, weight_decay=self.weight_decay or 0.0)
+        result = _optimiser(self, usual_momentum)
+        return replace(result, weight_decay=self.weight_decay or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,8 +322,8 @@ class ServerOptimizerRequest:
 
     def optimiser(self, usual_momentum: float) -> Optimiser:
         """Return the optimiser; ``usual_momentum``: of the algorithm, where neither kind nor momentum is stated."""
-        found = _optimiser(self, usual_momentum)
-        return found if self.floor is None else replace(found, floor=self.floor)
+        result = _optimiser(self, usual_momentum)
+        return result if self.floor is None else replace(result, floor=self.floor)
 
 
 def _check_kind(request: OptimizerRequest | ServerOptimizerRequest, adams: tuple[str, ...]) -> None:
@@ -324,8 +340,8 @@ def _check_kind(request: OptimizerRequest | ServerOptimizerRequest, adams: tuple
 def _optimiser(request: OptimizerRequest | ServerOptimizerRequest, usual_momentum: float) -> Optimiser:
     usual = {"momentum": usual_momentum, "sgd": 0.0, "adam": 0.9}[request.kind or "momentum"]
     momentum = usual if request.momentum is None else request.momentum
-    found = Optimiser(kind="adam" if request.kind == "adam" else "momentum", momentum=momentum)
-    return found if request.beta2 is None else replace(found, beta2=request.beta2)
+    result = Optimiser(kind="adam" if request.kind == "adam" else "momentum", momentum=momentum)
+    return result if request.beta2 is None else replace(result, beta2=request.beta2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

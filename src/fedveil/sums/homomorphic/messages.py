@@ -277,12 +277,12 @@ def read_keys(given: bytes, what: Shared, parameters: Parameters) -> tuple[bytes
 
 def _pieces(given: bytes, start: int, count: int, most: int) -> tuple[bytes, ...]:
     """Return exactly so many pieces, each stored after its length; refuse anything that follows them."""
-    found = []
+    result = []
     for _ in range(count):
         length = int.from_bytes(given[start : start + 4], "little")
         if start + 4 > len(given) or not 1 <= length <= min(most, len(given) - start - 4):
             raise BadValue(f"A message must hold {count} pieces of at most {most} bytes, and it breaks off or strays.")
-        found.append(given[start + 4 : start + 4 + length])
+        result.append(given[start + 4 : start + 4 + length])
         start += 4 + length
     require(start == len(given), "A message", "end with its last piece", f"{len(given) - start} bytes more")
-    return tuple(found)
+    return tuple(result)

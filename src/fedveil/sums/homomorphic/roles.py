@@ -163,10 +163,10 @@ class Decryptor:
     def decrypt(self, message: bytes, *, turn: int, size: int) -> tuple["Decryptor", Summed]:
         """Return the decrypted sum, and the state that will not open this round again."""
         require(turn > self.turn, "A round", f"come after round {self.turn}, which was opened already", turn)
-        found = read_message(message, kind="sum", parameters=self.parameters, size=size, turn=turn, key=self.key)
-        count, primes = len(found.senders), self.parameters.primes
+        result = read_message(message, kind="sum", parameters=self.parameters, size=size, turn=turn, key=self.key)
+        count, primes = len(result.senders), self.parameters.primes
         require(count >= self.least, "An encrypted sum", f"be of at least {self.least} clients", count)
-        vectors = _ciphertexts(self.parameters, self.contexts, found.ciphertexts)
+        vectors = _ciphertexts(self.parameters, self.contexts, result.ciphertexts)
         opened = np.array([vector.decrypt() for vector in vectors], dtype=np.int64)
         counted = bool(np.all(opened[:, -1] == count))
         hint = "It was encrypted under another key, damaged, or is no sum of these clients."
@@ -176,7 +176,7 @@ class Decryptor:
         total = joined(rows, primes)
         inside = max(int(total.max()), -int(total.min())) <= count * self.parameters.bound
         require(inside, "An encrypted sum", f"be within {count} times the bound", "more", hint)
-        return replace(self, turn=turn), Summed(wrapped(total), found.senders)
+        return replace(self, turn=turn), Summed(wrapped(total), result.senders)
 
 
 def residues(values: Whole, prime: int) -> Whole:
@@ -185,8 +185,8 @@ def residues(values: Whole, prime: int) -> Whole:
     >>> residues(np.array([-4, 3, 11, -(2**63)]), 7).tolist()
     [3, 3, -3, -1]
     """
-    found = np.mod(values, np.int64(prime))
-    return np.where(found > prime // 2, found - prime, found)
+    result = np.mod(values, np.int64(prime))
+    return np.where(result > prime // 2, result - prime, result)
 
 
 def joined(rows: Whole, primes: Sequence[int]) -> Any:
@@ -227,7 +227,7 @@ def _read(adder: Adder, kind: Any, message: bytes) -> Message:
 
 def _contexts(given: bytes, what: Shared, parameters: Parameters) -> tuple[Any, ...]:
     """Return the contexts in these bytes; refuse unless each has exactly the expected ring, moduli and keys."""
-    found = []
+    result = []
     for text, prime in zip(read_keys(given, what, parameters), parameters.primes, strict=True):
         try:
             context = tenseal().context_from(text, n_threads=1)
@@ -238,14 +238,14 @@ def _contexts(given: bytes, what: Shared, parameters: Parameters) -> tuple[Any, 
         same = name == seal_name(prime, KEY_PRIMES)
         require(same, f"A {what} key", "have the parameters that were agreed on", "others")
         require(keyed, f"A {what} key", "hold the public key, and the secret one only if it is secret", "others")
-        found.append(context)
-    return tuple(found)
+        result.append(context)
+    return tuple(result)
 
 
 def _ciphertexts(parameters: Parameters, contexts: Sequence[Any], texts: Sequence[bytes]) -> tuple[Any, ...]:
     """Read ciphertexts; refuse unless they have two polynomials at the first level, all places, and real encryption."""
     names = [seal_name(prime, KEY_PRIMES[:-1]) for prime in parameters.primes]
-    found = []
+    result = []
     for index, text in enumerate(texts):
         which = index % len(contexts)
         try:
@@ -256,5 +256,5 @@ def _ciphertexts(parameters: Parameters, contexts: Sequence[Any], texts: Sequenc
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise BadValue(f"A ciphertext must be one of this run's: {error}.") from error
         require(right, "A ciphertext", "be one of this run's", shape)
-        found.append(vector)
-    return tuple(found)
+        result.append(vector)
+    return tuple(result)

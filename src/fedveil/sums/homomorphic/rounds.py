@@ -45,5 +45,5 @@ class HomomorphicSumming:
                 continue  # counts as a dropout; the key holder refuses the round if too few are left
             self.uploaded = len(message)
         require(len(adder.senders) >= least, "The round", f"have at least {least} clients", len(adder.senders))
-        self._decryptor, found = self._decryptor.decrypt(adder.close(), turn=turn, size=size)
-        return found
+        self._decryptor, result = self._decryptor.decrypt(adder.close(), turn=turn, size=size)
+        return result

@@ -130,19 +130,19 @@ def unpack(kind: Kind, setting: Setting, message: bytes, party: int | None = Non
         raise BadMessage(f"A message must be bytes, got {type(message).__name__}.")
     if len(message) < HEAD_BYTES:
         raise BadMessage(f"A message has a head of {HEAD_BYTES} bytes, got {len(message)}.")
-    found = _checked_head(kind, setting, message, party)
+    result = _checked_head(kind, setting, message, party)
     layout, width = layout_of(kind, setting), _list_bytes(setting)
     least = HEAD_BYTES + layout.lists * width + layout.fixed
     if not least <= len(message) <= least + layout.row * layout.most:
-        _wrong_size(kind, found, len(message))
+        _wrong_size(kind, result, len(message))
     view = memoryview(message)
     lists = tuple(_members(view[at : at + width], setting) for at in range(HEAD_BYTES, least - layout.fixed, width))
     about = sorted(rows(lists)) if layout.row else ()
     if len(message) != least + layout.row * len(about):
-        _wrong_size(kind, found, len(message))
+        _wrong_size(kind, result, len(message))
     spans = ((client, least + at * layout.row) for at, client in enumerate(about))
     table = {client: message[start : start + layout.row] for client, start in spans}
-    return Packet(found, lists, view[least - layout.fixed : least], table)
+    return Packet(result, lists, view[least - layout.fixed : least], table)
 
 
 def sender_of(message: bytes) -> int:
@@ -153,7 +153,7 @@ def sender_of(message: bytes) -> int:
 
 
 def _checked_head(kind: Kind, setting: Setting, message: bytes, party: int | None) -> int:
-    number, version, zero, found, turn, run = _HEAD.unpack_from(message)
+    number, version, zero, result, turn, run = _HEAD.unpack_from(message)
     if version != VERSION or zero != 0 or number not in Kind._value2member_map_:
         raise BadMessage("The head is of no message that this version knows.")
     if run != setting.run:
@@ -162,9 +162,9 @@ def _checked_head(kind: Kind, setting: Setting, message: bytes, party: int | Non
         raise OtherRound(f"The message belongs to round {turn}, not to round {setting.round}.")
     if number != kind:
         raise OutOfTurn(f"Expected the message {kind.name.lower()}, got {Kind(number).name.lower()}.")
-    if found not in setting.clients or (party is not None and found != party):
-        raise OtherParty(f"The message is of client {found}, who is not {'invited' if party is None else party}.")
-    return int(found)
+    if result not in setting.clients or (party is not None and result != party):
+        raise OtherParty(f"The message is of client {result}, who is not {'invited' if party is None else party}.")
+    return int(result)
 
 
 def _wrong_size(kind: Kind, party: int, size: int) -> NoReturn:

@@ -19,7 +19,7 @@ from fedveil.wire.envelope import Refused
 def _own(stage: Training) -> Train | None:
     """Segments that a rule chooses, and clients that do not wait for each other, are no rounds of sums."""
     method = dpsgd_of(stage)
-    if method.choice is not None:
+    if method.choice:
         return train_chosen
     waits = method.network.together
     if not method.local(stage.setup):
@@ -49,7 +49,7 @@ def _sent(stage: Training) -> int:
 
 def _check_proposal(stage: Training, records: Records, proposal: Content) -> None:
     method = dpsgd_of(stage)
-    if method.choice is not None:
+    if method.choice:
         raise Refused("a-choice")
     if not method.network.together:
         raise Refused("a-network")

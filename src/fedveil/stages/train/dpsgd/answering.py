@@ -105,9 +105,9 @@ class DpSgdAnswering:
         model, first = needed_row(asked, "model", self.stage.dimension), turn * self.width
         if not 0 <= first < self.method.total:
             raise Refused("no-such-round")
-        found, clients = dict[int, Whole](), self.stage.data.clients
+        result, clients = dict[int, Whole](), self.stage.data.clients
         for client, weight in zip(self.clients, self.weights, strict=True):
             turns = range(first, min(first + self.width, client.rounds))
             if len(turns) and not away(client.index):
-                found[client.index] = contribution(client, model, turn, turns, weight, self.unit, clients)
-        return found
+                result[client.index] = contribution(client, model, turn, turns, weight, self.unit, clients)
+        return result

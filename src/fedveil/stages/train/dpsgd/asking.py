@@ -103,7 +103,7 @@ class DpSgdAsking:
         """Return a norm that a client's noised mean gradient, with the penalty's pull, hardly exceeds."""
         method, size = self.method, self.stage.dimension
         clip = settings.clip if method.segments else method.longest(method.place(client))
-        part = 1.0 if method.adaptive is None else method.adaptive.of_sum
+        part = method.adaptive.of_sum
         individual, divisor = method.clipping == "individual", method.divisor(settings, records)
         data = clip * (records / divisor if individual else 1.0)
         noise = settings.noise / part * clip * (sqrt(size) + TAIL) / (divisor if individual else 1.0)

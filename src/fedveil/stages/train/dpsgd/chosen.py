@@ -23,7 +23,7 @@ from fedveil.stages.train.dpsgd.rounds import costs_of_segments
 from fedveil.stages.train.dpsgd.shared import SharedAnswering, SharedAsking
 from fedveil.stages.train.dpsgd.sides import sides_of
 from fedveil.stages.train.dpsgd.steps import dpsgd_of
-from fedveil.stages.train.settings import Choice, Purse, plateau
+from fedveil.stages.train.settings import IN_ORDER, Choice, Purse, plateau
 
 Rule = Callable[[Choice, Sequence[int], Sequence[float], Purse], int | None]
 
@@ -35,7 +35,7 @@ def train_chosen(plan: Training, records: Records, entropy: Entropy, session: Se
     """
     method, public = dpsgd_of(plan), session.public_loss
     choice = method.choice
-    if choice is None or public is None:
+    if not choice or public is None:
         raise BadValue("algorithm.choose must go with held-out records that are public (data.held_out.public = true).")
     require(records.shape == plan.data, "The records", f"have the plan's shape, {plan.data}", records.shape)
     purse = Purse(costs=costs_of_segments(method), left=Fraction(choice.budget))
@@ -115,4 +115,4 @@ def _stage_of(plan: Training, method: DpSgd) -> Training:
 def _run_so_far(method: DpSgd, chosen: Sequence[int]) -> DpSgd:
     """Return the method with the chosen segments in the order in which they were chosen, as if planned so."""
     parts = tuple(method.client_settings[index] for index in chosen)
-    return replace(method, client_settings=parts, choice=None)
+    return replace(method, client_settings=parts, choice=IN_ORDER)

@@ -14,7 +14,7 @@ from fedveil.noise.correlated import CorrelatedNoise
 from fedveil.noise.entropy import Entropy, ranked
 from fedveil.noise.grid import Source, rounded_normal
 from fedveil.stages.train import draws
-from fedveil.stages.train.adaptive_clip import AdaptiveClip, no_belief
+from fedveil.stages.train.adaptive_clip import AdaptiveClip, FixedClip, no_belief
 from fedveil.stages.train.base import Training
 from fedveil.stages.train.correlation import Attendance
 from fedveil.stages.train.dpsgd.method import DpSgd
@@ -171,7 +171,7 @@ class ClientSums:
         apart = not self.plan.model.linear and self.method.apart(self.plan.model)
         self._part = _TORCH_PART if apart else _PART
         self._room = np.empty((min(rows, self._part), width))
-        if self.method.correlated is not None:
+        if self.method.correlated:
             self._attendance = Attendance(self.method.correlated, rows)
         classes = self.method.classes
         self._sampler = Sampler(self.settings, self.method.sampling, rows, self.entropy, self.index, classes=classes)
@@ -201,7 +201,7 @@ class ClientSums:
 
     def attend_again(self, done: int) -> None:
         """Count again who took part in the first ``done`` rounds; batches are functions of the key and the round."""
-        if self.method.correlated is None:
+        if not self.method.correlated:
             return
         self._attendance = Attendance(self.method.correlated, self.targets.size)  # it may have gone farther already
         for turn in range(done):
@@ -273,7 +273,7 @@ class Client(ClientSums):
     """
 
     clip: float = field(init=False)
-    adaptive: AdaptiveClip | None = field(init=False)
+    adaptive: AdaptiveClip | FixedClip = field(init=False)
     optimiser: Optimiser = field(init=False)
     state: OptimiserState = field(init=False)
     belief: Vector = field(init=False)
@@ -301,7 +301,7 @@ class Client(ClientSums):
         A clip that follows a belief has that between the two.
         """
         row = to_row(self.state)
-        if self.adaptive is None:
+        if not self.adaptive:
             return row
         between = [self.belief] if self.adaptive.rate is None else []
         return np.concatenate([row, *between, [self.clip]])
@@ -309,7 +309,7 @@ class Client(ClientSums):
     def remember(self, memory: Vector) -> None:
         """Go back to what :attr:`memory` was; a clip that never was one is its start (a memory of zeros)."""
         self.state = from_row(self.optimiser, memory[: row_length(self.optimiser, self.plan.dimension)])
-        if self.adaptive is not None:
+        if self.adaptive:
             self.clip = float(memory[-1]) if memory[-1] > 0 else self.settings.clip
             if self.adaptive.rate is None:
                 self.belief = memory[row_length(self.optimiser, self.plan.dimension) : -1].copy()
@@ -342,7 +342,7 @@ class Client(ClientSums):
     def release(self, model: Vector, turn: int) -> Vector:
         """Return the noised mean gradient of the round's batch. An empty batch sends its noise like any other."""
         self.enter(turn)
-        if self.adaptive is not None:
+        if self.adaptive:
             return self._adapted(self.adaptive, self.noised_units(self.adaptive, model, turn), turn)
         unit, settings = 2.0**self.plan.grid, self.settings
         total = self.batch_sum(model, turn)
@@ -358,7 +358,7 @@ class Client(ClientSums):
         It is a function of the key and the round alone.
         """
         label, correlation = f"dpsgd noise {self.index}", self.method.correlated
-        if correlation is None:
+        if not correlation:
             return rounded_normal(self.entropy.stream(label, turn), steps, size)
         if self._stream is None:
             self._stream = CorrelatedNoise(correlation.factor, self.entropy, label, steps, size, self.rounds)

@@ -9,7 +9,16 @@ from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import Mechanism
 from fedveil.privacy.target import Target
-from fedveil.stages.train.correlation import CORRELATED, DRAWN, INDEPENDENT, Correlation, design_correlation, last_error
+from fedveil.stages.train.correlation import (
+    CORRELATED,
+    DRAWN,
+    INDEPENDENT,
+    INDEPENDENT_NOISE,
+    Correlation,
+    Independent,
+    design_correlation,
+    last_error,
+)
 from fedveil.stages.train.dpsgd.cost import charged_together
 from fedveil.stages.train.dpsgd.method import DpSgd
 from fedveil.stages.train.dpsgd.settings import ClientSettings
@@ -46,10 +55,10 @@ def correlation_for(request: Any, momentum: float, rate: float, rounds: int, ste
     return design_correlation(request.correlation, rounds=rounds, groups=groups, weights=weights, momentum=momentum)
 
 
-def designed_for(request: Any, task: Task, momentum: float, rate: float, rounds: int) -> Correlation | None:
+def designed_for(request: Any, task: Task, momentum: float, rate: float, rounds: int) -> Correlation | Independent:
     """Return the matrix and the pattern of a study, if it asks for one; steps that are not stated fall linearly."""
     if request.correlation is None:
-        return None
+        return INDEPENDENT_NOISE
     given = request.steps if request.steps is not None else task.schedule.step_size
     decay: Decay | None = request.optimizer.decay or ("linear" if given is None else None)
     first = 1.0 if given is None else given
@@ -62,15 +71,15 @@ def designed_for(request: Any, task: Task, momentum: float, rate: float, rounds:
 def charges_of(method: DpSgd, target: Target) -> list[Mechanism]:
     """Return what each of the client settings releases in all its rounds."""
     result, settings = method.correlated, method.client_settings
-    if result is not None:
+    if result:
         return [charged_together(method, result, settings[0].noise, target)]
     return [p.charged(method.sampling, method.clipping, target.neighbours) for p in settings]
 
 
-def walk_of(found: Correlation | None, settings: ClientSettings, momentum: float) -> float:
+def walk_of(found: Correlation | Independent, settings: ClientSettings, momentum: float) -> float:
     """Return how far noise of deviation 1 moves the last model if steps fall linearly from 1, momentum's gain apart."""
     rounds = settings.rounds
-    if found is None:
+    if not found:
         return float(np.sqrt(rounds / 3))
     steps = 1 - np.arange(rounds) / rounds
     return last_error(found, weights_of_last(steps, momentum)) * (1 - momentum)

@@ -74,7 +74,7 @@ def check_choice(method: DpSgdRounds) -> None:
     waits = network.together and network.window == 1 and network.window_steps is None
     require(waits, "algorithm.choose", "go with clients that wait for each other in every round", "others", hint)
     costs = costs_of_segments(method)
-    budget = 0.0 if method.choice is None else method.choice.budget
+    budget = 0.0 if not method.choice else method.choice.budget
     paid = any(cost <= Fraction(budget) for cost in costs)
     hint = "Raise privacy.epsilon, or give the segments more noise or fewer rounds."
     rule = "have one whose cost is within the budget"
@@ -83,7 +83,7 @@ def check_choice(method: DpSgdRounds) -> None:
 
 def most_segments(method: DpSgdRounds) -> int:
     """Return how many segments are run at most."""
-    if method.choice is None:
+    if not method.choice:
         return len(method.client_settings)
     return max(1, math.floor(Fraction(method.choice.budget) / min(costs_of_segments(method))))
 
@@ -97,8 +97,8 @@ def within_budget(method: DpSgdRounds, target: Target, budget: float) -> Mechani
 def joint_cost(method: DpSgdRounds) -> float:
     """Return a budget that pays for every candidate once."""
     total = sum(costs_of_segments(method))
-    found = float(total)
-    return found if Fraction(found) >= total else math.nextafter(found, math.inf)
+    result = float(total)
+    return result if Fraction(result) >= total else math.nextafter(result, math.inf)
 
 
 def fitting_budget(method: DpSgdRounds, target: Target, epsilon: float, delta: float, left: float = 1.0) -> float:
@@ -116,10 +116,10 @@ def fitting_budget(method: DpSgdRounds, target: Target, epsilon: float, delta: f
     high = 1
     while high < MOST_ROUNDS and fits(high):
         high *= 2
-    found = largest_count(min(high, MOST_ROUNDS), fits)
+    result = largest_count(min(high, MOST_ROUNDS), fits)
     rule = f"cost at most epsilon {epsilon:.6g} at delta {delta:.6g} in one round at least"
-    require(found >= 1, "algorithm.segments", rule, "more", "Raise privacy.epsilon, or give the segments more noise.")
-    return float(found)
+    require(result >= 1, "algorithm.segments", rule, "more", "Raise privacy.epsilon, or give the segments more noise.")
+    return float(result)
 
 
 def joined_grids(grids: Sequence[Grid], times: Sequence[int]) -> Grid:
@@ -140,7 +140,7 @@ def joined_grids(grids: Sequence[Grid], times: Sequence[int]) -> Grid:
 def check_correlation(method: DpSgdRounds) -> None:
     """Refuse what correlated noise is not proved for, and rounds in which records come back too early or too often."""
     found, settings = method.correlated, method.client_settings[0]
-    if found is None:
+    if not found:
         hint = "Batches that come back in the same order go with [algorithm.correlation]."
         require(method.sampling != "cyclic", "algorithm.sampling", "not be cyclic here", method.sampling, hint)
         return
@@ -151,7 +151,7 @@ def check_correlation(method: DpSgdRounds) -> None:
     require(fits, NAME, f"be for the {settings.rounds} rounds of the method", found.rounds)
     single = len(method.client_settings) == 1 and not method.segments and not method.stops
     require(single, "algorithm.correlation", "go with settings that all clients share", "others", "One for all.")
-    fixed = method.adaptive is None
+    fixed = not method.adaptive
     require(fixed, "algorithm.clip", "be a number for correlated noise", "adaptive", "The matrix is for equal clips.")
     turns = settings.batches_a_pass if method.sampling == "cyclic" else found.separation
     rule = f"be at most {turns}, the rounds after which a record comes back"
@@ -174,10 +174,10 @@ def check_correlation(method: DpSgdRounds) -> None:
 
 def check_persons(method: DpSgdRounds) -> None:
     """Refuse what is proved for single records and not for groups of them."""
-    chosen = method.choice is None and not method.stops
+    chosen = not method.choice and not method.stops
     hint = "Budgets of single clients and rules that choose are charged for single records."
     require(chosen, "algorithm.choose and own_epsilon", "be left out when persons are protected", "others", hint)
-    apart = method.correlated is None or method.sampling == "cyclic"
+    apart = not method.correlated or method.sampling == "cyclic"
     hint = "Members of a person in different classes meet in the noise: take sampling = cyclic."
     require(apart, NAME, "go with cyclic batches when persons are protected", method.sampling, hint)
 
@@ -205,7 +205,7 @@ def error_of(method: DpSgdRounds, settings: ClientSettings, setup: Setup, expone
     found = method.correlated
     if not method.local(setup):  # a client scales its sum before it rounds it
         error *= mixture(method, setup).factors[method.client_settings.index(settings) if not method.segments else 0]
-    if found is None:
+    if not found:
         return error
     step, length = 2.0**exponent, 2.0**exponent * math.sqrt(setup.dimension)
     steps, streams = settings.noise * settings.clip / step, 1
@@ -218,18 +218,18 @@ def error_of(method: DpSgdRounds, settings: ClientSettings, setup: Setup, expone
 
 def correlated_rows(method: DpSgdRounds) -> list[Row]:
     """Return what the guarantee assumes of correlated noise; nothing is said of independent noise."""
-    found = method.correlated
-    if found is None:
+    correlation = method.correlated
+    if not correlation:
         return []
     if method.sampling == "cyclic":
-        return found.rows()
-    rate, classes = class_rate(method.client_settings[0].rate, found.separation), found.separation
+        return correlation.rows()
+    rate, classes = class_rate(method.client_settings[0].rate, correlation.separation), correlation.separation
     how = "classes take turns; a record joins the rounds of its own class alone, each by a coin that nobody learns"
     once = "the norm of a column of the matrix; two participations of a record never meet in the noise"
     return [
-        ("noise over rounds", found.words(), "made by address from the client's key: a restart repeats it"),
+        ("noise over rounds", correlation.words(), "made by address from the client's key: a restart repeats it"),
         ("classes of records", f"{classes}, joining with chance {rate:.6g}", how),
-        ("sensitivity of a participation", f"{found.column_norm:.12g} contributions", once),
+        ("sensitivity of a participation", f"{correlation.column_norm:.12g} contributions", once),
     ]
 
 
@@ -241,8 +241,8 @@ def mean_noise(method: DpSgdRounds, client: int, records: int) -> float:
     parts = method.parts_of(client)
     each = [p.noise * p.clip / (1.0 if method.clipping == "batch" else method.divisor(p, records)) for p in parts]
     if len(parts) == 1:
-        found = method.correlated
-        return each[0] if found is None else each[0] * found.factor.of_a_round(found.rounds)
+        correlation = method.correlated
+        return each[0] if not correlation else each[0] * correlation.factor.of_a_round(correlation.rounds)
     squares = math.fsum(p.rounds * noise * noise for p, noise in zip(parts, each, strict=True))
     return math.sqrt(squares / method.rounds_of(client))
 
@@ -291,7 +291,7 @@ def float_error(method: DpSgdRounds, settings: ClientSettings, setup: Setup, exp
     the others' are what they are, the same on both data sets (docs/dpsgd.md).
     """
     data, model = setup.data, setup.model
-    if method.adaptive is not None:
+    if method.adaptive:
         return relative_error(data.features, model.loss.outputs, setup.dimension, exponent)
     apart = method.apart(model)
     rows = 1 if apart else most_rows(method, settings, data.largest_client)
@@ -321,14 +321,14 @@ def float_error(method: DpSgdRounds, settings: ClientSettings, setup: Setup, exp
 def grid_cost(method: DpSgdRounds, setup: Setup, exponent: int) -> Grid:
     """Return the cost of the grid for the worst client, in all segments, or in any that a rule can choose."""
     kinds = list(dict.fromkeys(method.client_settings))
-    found = [_one_grid(method, settings, setup, exponent) for settings in kinds]
-    if method.choice is not None:
-        each = [found[kinds.index(settings)] for settings in method.client_settings]
+    result = [_one_grid(method, settings, setup, exponent) for settings in kinds]
+    if method.choice:
+        each = [result[kinds.index(settings)] for settings in method.client_settings]
         return widest_grid(each, costs_of_segments(method), method.choice.budget)
     if method.segments:
-        return joined_grids(found, [method.client_settings.count(settings) for settings in kinds])
-    worst = max(found, key=lambda grid: grid.distance)
-    return replace(worst, total_variation=max(grid.total_variation for grid in found))
+        return joined_grids(result, [method.client_settings.count(settings) for settings in kinds])
+    worst = max(result, key=lambda grid: grid.distance)
+    return replace(worst, total_variation=max(grid.total_variation for grid in result))
 
 
 def _one_grid(method: DpSgdRounds, settings: ClientSettings, setup: Setup, exponent: int) -> Grid:
@@ -341,7 +341,7 @@ def _one_grid(method: DpSgdRounds, settings: ClientSettings, setup: Setup, expon
     noise = np.full(settings.rounds, one)
     grid = Grid.of(
         exponent=exponent,
-        dimension=setup.dimension + (method.adaptive is not None),
+        dimension=setup.dimension + method.adaptive.votes,
         noise=noise,
         lipschitz=np.zeros_like(noise),
         errors=np.full_like(noise, error_of(method, settings, setup, exponent)),

@@ -20,7 +20,7 @@ from fedveil.core.values import number, whole
 from fedveil.privacy.mechanism import Mechanism, Numbers
 from fedveil.stages.train.adaptive_clip import design_clip
 from fedveil.stages.train.base import Method, Setup, expected
-from fedveil.stages.train.correlation import Correlation, growth_of
+from fedveil.stages.train.correlation import INDEPENDENT_NOISE, Correlation, Independent
 from fedveil.stages.train.dpsgd.correlated_design import (
     ANY,
     charges_of,
@@ -36,6 +36,7 @@ from fedveil.stages.train.dpsgd.settings import ClientSettings, Clipping, Networ
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.request import Draft, Task, beside, check_beside
 from fedveil.stages.train.settings import (
+    IN_ORDER,
     AdaptiveClipRequest,
     Choice,
     ChooseRequest,
@@ -63,14 +64,14 @@ def picked_among(task: Task) -> int:
         rule = f"make the {schedule.rounds} rounds of a pass that schedule.rounds states"
         hint = "Leave it out: where records pick their rounds, a batch is the records over the rounds of a pass."
         require(fits, "schedule.batch", rule, schedule.batch, hint)
-        found = schedule.rounds
+        result = schedule.rounds
     elif isinstance(schedule.batch, int):
         check_batch(schedule.batch, data.records)
-        found = data.records // schedule.batch
+        result = data.records // schedule.batch
     else:
-        found = max(1, min(round(1 / USUAL_RATE), data.smallest_client // LEAST_BATCH))
-    check_picks(found, data)
-    return found
+        result = max(1, min(round(1 / USUAL_RATE), data.smallest_client // LEAST_BATCH))
+    check_picks(result, data)
+    return result
 
 
 def usual_rate(records: int, clipping: Clipping) -> float:
@@ -103,8 +104,8 @@ def expected_risk(method: DpSgd, task: Task) -> float | None:
     """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
     one, data = method.client_settings[0], task.data
     plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression.kind == "none"
-    plain = plain and method.adaptive is None and not method.segments and method.optimiser.kind == "momentum"
-    plain = plain and method.correlated is None
+    plain = plain and not method.adaptive and not method.segments and method.optimiser.kind == "momentum"
+    plain = plain and not method.correlated
     if task.model.constants(data.bound).smoothness is None or not plain:
         return None
     model, batch = yardstick_of(task), one.rate * data.records
@@ -166,8 +167,8 @@ _WALK = 1.0  # most that the noise of all rounds may move a score, in standard d
 
 def _clip(name: str, given: Any) -> Any:
     """Return a clip: a number, or one for each client, or the request for an adaptive one."""
-    found = adaptive_clip(name, given)
-    return _positive(name, given) if found is None else found
+    result = adaptive_clip(name, given)
+    return _positive(name, given) if result is None else result
 
 
 def _positive(name: str, given: Any) -> Any:
@@ -257,7 +258,9 @@ class DpSgdRequest:
             given = getattr(self, name)
             require(not isinstance(given, tuple), f"algorithm.{name}", "be one number with segments", given)
 
-    def _with(self, client_settings: tuple[ClientSettings, ...], correlated: Correlation | None = None) -> DpSgd:
+    def _with(
+        self, client_settings: tuple[ClientSettings, ...], correlated: Correlation | Independent = INDEPENDENT_NOISE
+    ) -> DpSgd:
         return DpSgd(
             client_settings=client_settings,
             sampling=self.sampling,
@@ -274,7 +277,7 @@ class DpSgdRequest:
     def _any(self) -> DpSgd:
         """Some method of this request, for what depends on neither rounds nor noise."""
         one = ClientSettings(rate=1.0, rounds=1, clip=1.0, noise=1.0, step_size=1.0)
-        return self._with((one,), ANY if self.correlation is not None else None)
+        return self._with((one,), ANY if self.correlation else INDEPENDENT_NOISE)
 
     @property
     def adapts(self) -> bool:
@@ -341,51 +344,51 @@ class DpSgdRequest:
         """Return the method with the rounds after which clients stop using records, where they have own budgets."""
         if self.own_epsilon is None:
             return method
-        delta, found = task.target.delta * (1 - _DELTA_SHARE), []
+        delta, result = task.target.delta * (1 - _DELTA_SHARE), []
         for client, settings in enumerate(method.client_settings):
             own = _of(self.own_epsilon, client) * (1 - _OWN_SHARE)
             settings = replace(settings, noise=settings.noise * noise_left(method, task.setup, task.target.adversary))
             last = affordable(settings, method.sampling, method.clipping, task.target, own, delta)
             rule = f"pay for one round of client {client + 1} at least, which costs more"
             require(last >= 1, "algorithm.own_epsilon", rule, _of(self.own_epsilon, client), "Or take more noise.")
-            found.append(last)
-        return replace(method, stops=tuple(found))
+            result.append(last)
+        return replace(method, stops=tuple(result))
 
     def grid(self, method: Method, task: Task) -> int:
         """Return the exponent of the finest grid on which float64 holds every noised sum exactly."""
-        found, setup = expected(DpSgd, method), task.setup
-        noise = [settings.noise * found.scale(settings) for settings in found.client_settings]
-        rows = (found.most_rows(settings, task.data.largest_client) for settings in found.client_settings)
-        each = rows if found.clipping == "individual" else (1 for _ in found.client_settings)
-        most = max(found.scale(settings) * count for settings, count in zip(found.client_settings, each, strict=True))
-        if found.local(setup):
-            return choose_grid(most, min(noise), max(noise) * growth_of(found.correlated))
-        planned, clients = round_noise(found, setup), found.asked(setup)
+        result, setup = expected(DpSgd, method), task.setup
+        noise = [settings.noise * result.scale(settings) for settings in result.client_settings]
+        rows = (result.most_rows(settings, task.data.largest_client) for settings in result.client_settings)
+        each = rows if result.clipping == "individual" else (1 for _ in result.client_settings)
+        most = max(result.scale(settings) * count for settings, count in zip(result.client_settings, each, strict=True))
+        if result.local(setup):
+            return choose_grid(most, min(noise), max(noise) * result.correlated.growth)
+        planned, clients = round_noise(result, setup), result.asked(setup)
         share = 1.0 if not task.trust.shared else 1 / math.sqrt(task.trust.honest(clients))
-        largest = float(planned.max()) * math.sqrt(found.window * task.trust.surplus(clients))
+        largest = float(planned.max()) * math.sqrt(result.window * task.trust.surplus(clients))
         return choose_grid(
-            clients * found.window * most, float(planned.min()) * share, largest * growth_of(found.correlated)
+            clients * result.window * most, float(planned.min()) * share, largest * result.correlated.growth
         )
 
     def recalibrated(self, method: Method, task: Task, *, epsilon: float, delta: float) -> DpSgd:
         """Return the same rounds; noise that was not given is calibrated for the other target."""
-        found = expected(DpSgd, method)
+        result = expected(DpSgd, method)
         wanted = read_segments(self.segments)
         if wanted is not None and "noise" in wanted[0]:
-            return self._choosing(found, task, True, epsilon, delta)
+            return self._choosing(result, task, True, epsilon, delta)
         if self.noise_multiplier is not None:
-            return found
+            return result
         if wanted is not None:
             factor = _factor(
-                charged(found.client_settings, found.sampling, found.clipping, task.target), epsilon, delta
+                charged(result.client_settings, result.sampling, result.clipping, task.target), epsilon, delta
             )
-            parts = tuple(replace(p, noise=p.noise * factor / self._left(task)) for p in found.client_settings)
-            plain = replace(found, client_settings=parts, choice=None)
+            parts = tuple(replace(p, noise=p.noise * factor / self._left(task)) for p in result.client_settings)
+            plain = replace(result, client_settings=parts, choice=IN_ORDER)
             return self._choosing(plain, task, False, epsilon, delta)
         left = self._left(task)
-        factors = [_factor(row, epsilon, delta) / left for row in charges_of(found, task.target)]
-        client_settings = (replace(p, noise=p.noise * f) for p, f in zip(found.client_settings, factors, strict=True))
-        return evened(replace(found, client_settings=tuple(client_settings)), task.setup)
+        factors = [_factor(row, epsilon, delta) / left for row in charges_of(result, task.target)]
+        client_settings = (replace(p, noise=p.noise * f) for p, f in zip(result.client_settings, factors, strict=True))
+        return evened(replace(result, client_settings=tuple(client_settings)), task.setup)
 
     def _left(self, task: Task) -> float:
         """Return the part of the noise's deviation that the study's observer does not know."""
@@ -421,7 +424,7 @@ class DpSgdRequest:
 
         Where a rule chooses nobody knows how far the end is: steps are then half of the first one throughout.
         """
-        total, done, found = sum(part.rounds for part in parts), 0, []
+        total, done, result = sum(part.rounds for part in parts), 0, []
         for part, stated in zip(parts, wanted, strict=True):
             if "step" not in stated:
                 first = self._first_step(task)
@@ -429,9 +432,9 @@ class DpSgdRequest:
                 turns = 1 - np.arange(done, done + part.rounds) / total
                 turns = turns if self.choose is None else np.full(part.rounds, 0.5)
                 part = replace(part, step_size=tuple((first * turns).tolist()))
-            found.append(part)
+            result.append(part)
             done += part.rounds
-        return tuple(found)
+        return tuple(result)
 
     def _first_step(self, task: Task) -> float:
         return _STEP / task.model.constants(task.data.bound).known_smoothness * (1 if self._momentum > 0.5 else 0.5)
@@ -452,7 +455,7 @@ class DpSgdRequest:
         return task.data.clients if counts else 1
 
     def _settings(
-        self, task: Task, client: int, correlated: Correlation | None, epsilon: float, delta: float
+        self, task: Task, client: int, correlated: Correlation | Independent, epsilon: float, delta: float
     ) -> ClientSettings:
         clip = self.clip.start if isinstance(self.clip, AdaptiveClipRequest) else _of(self.clip, client)
         clip = task.model.constants(task.data.bound).lipschitz if clip is None else clip
@@ -464,7 +467,7 @@ class DpSgdRequest:
         one = ClientSettings(rate=rate, rounds=rounds, clip=clip, noise=1.0 if noise is None else noise, step_size=1.0)
         if noise is None:
             mechanism = one.charged(self.sampling, self.clipping, task.target.neighbours)
-            if correlated is not None:
+            if correlated:
                 mechanism = charges_of(self._with((one,), correlated), task.target)[0]
             one = replace(one, noise=_factor(mechanism, epsilon, delta) / self._left(task))
         return replace(one, step_size=self._steps(task, client, one, correlated))
@@ -493,7 +496,11 @@ class DpSgdRequest:
         return float(rate), count
 
     def _steps(
-        self, task: Task, client: int, settings: ClientSettings, correlated: Correlation | None = None
+        self,
+        task: Task,
+        client: int,
+        settings: ClientSettings,
+        correlated: Correlation | Independent = INDEPENDENT_NOISE,
     ) -> Numbers:
         """Return the given steps, or steps that fall linearly from as much as smoothness and noise allow."""
         given = task.schedule.step_size if (own := _of(self.steps, client)) is None else own
@@ -509,7 +516,13 @@ class DpSgdRequest:
             first = deep_step(task, settings.clip, self._momentum, self._walk(task, settings, 1.0, correlated))
         return shaped(first, settings.rounds, self.optimizer.decay or "linear", self.optimizer.warm_up)
 
-    def _walk(self, task: Task, settings: ClientSettings, first: float, correlated: Correlation | None = None) -> float:
+    def _walk(
+        self,
+        task: Task,
+        settings: ClientSettings,
+        first: float,
+        correlated: Correlation | Independent = INDEPENDENT_NOISE,
+    ) -> float:
         """Return how far the noise of all rounds moves a score if steps fall linearly from ``first``."""
         data = task.data
         deviation = settings.noise * settings.clip * math.sqrt(spread_of(self._any, task.setup))
@@ -581,7 +594,7 @@ def _check_pair(method: DpSgd, task: Task) -> None:
     hint = "Its steps have a length whatever the judge says."
     adam = method.optimiser.kind == "adam"
     require(adam, "algorithm.optimizer", "be adam for an adversarial pair", method.optimiser.kind, hint)
-    plain = method.correlated is None and method.choice is None and not method.segments
+    plain = not method.correlated and not method.choice and not method.segments
     require(plain, "[algorithm]", "have neither correlated noise nor segments with an adversarial pair", "one of them")
 
 

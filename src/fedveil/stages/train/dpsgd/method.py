@@ -78,17 +78,17 @@ class DpSgd(DpSgdRounds):
         check_average(self.average)
         object.__setattr__(self, "weights", checked_weights(self.weights))
         object.__setattr__(self, "clip_limits", self._checked_limits())
-        plain = self.segments is False or (self.segments is True and self.adaptive is None)
+        plain = self.segments is False or (self.segments is True and not self.adaptive)
         require(plain, "method.segments", "be true or false, and go with fixed clips", self.segments)
         if self.stops:
             stops = checked_stops(self.stops, self.client_settings, self.segments)
             object.__setattr__(self, "stops", stops)
         check_correlation(self)
-        if self.choice is not None:
+        if self.choice:
             check_choice(self)
 
     def _checked_limits(self) -> tuple[float, ...]:
-        if self.adaptive is None:
+        if not self.adaptive:
             require(not self.clip_limits, "method.clip_limits", "go with an adaptive clip", self.clip_limits)
             return ()
         hint = "A batch's mean is one norm: there is nothing to count."
@@ -117,7 +117,7 @@ class DpSgd(DpSgdRounds):
             fits = fits or (name == "client_settings" and self.segments)
             require(fits, f"algorithm.{name}", f"have one entry for each of {data.clients} clients", len(rows))
         why, rule = setup.model.loss.fixed_clip, f"be a number for a {setup.model.kind} model"
-        require(why is None or self.adaptive is None, "algorithm.clip", rule, ADAPTIVE, why or "")
+        require(why is None or not self.adaptive, "algorithm.clip", rule, ADAPTIVE, why or "")
         if not setup.model.linear:
             check_deep(self)
         if self.sampling == "independent":
@@ -164,7 +164,7 @@ class DpSgd(DpSgdRounds):
 
     def sum_length(self, setup: Setup) -> int:
         """Return the number of parameters, and one for the votes on an adaptive clip that all clients have."""
-        return setup.dimension + (self.adaptive is not None and not self.local(setup))
+        return setup.dimension + self.adaptive.votes * (not self.local(setup))
 
     def traffic(self, setup: Setup, together: bool) -> tuple[int, int, int]:
         """Return the traffic: one update per client and round; if windows are added up, one per window."""
@@ -174,13 +174,13 @@ class DpSgd(DpSgdRounds):
 
     def average_noise(self, sizes: Indices, setup: Setup) -> float | None:
         """Return the noise of the server's mix of the clients' means; None if it depends on how the run goes."""
-        if self.adaptive is not None or self.choice is not None:
+        if self.adaptive or self.choice:
             return None
         if not self.local(setup):
             mixed = (mixture(self, setup, turn) for turn in self.starts)
             squares = [(one.pull * one.noise) ** 2 for one in mixed]
             mean = math.sqrt(math.fsum(squares) / len(squares) * spread_of(self, setup))
-            return mean if (found := self.correlated) is None else mean * found.factor.of_a_round(found.rounds)
+            return mean if not (result := self.correlated) else mean * result.factor.of_a_round(result.rounds)
         weights = self.weights or (sizes / setup.data.records).tolist()
         return math.hypot(*(w * mean_noise(self, k, int(sizes[k])) for k, w in enumerate(weights)))
 
@@ -218,10 +218,10 @@ class DpSgd(DpSgdRounds):
         return list(dict.fromkeys(self._charged(client, target) for client in clients))
 
     def _charged(self, client: int, target: Target) -> Mechanism:
-        if self.choice is not None:
+        if self.choice:
             return within_budget(self, target, self.choice.budget)
-        if (found := self.correlated) is not None:
-            return charged_together(self, found, self.client_settings[0].noise, target)
+        if result := self.correlated:
+            return charged_together(self, result, self.client_settings[0].noise, target)
         return charged(self.used_in(client), self.sampling, self.clipping, target)
 
     def radius(self, setup: Setup) -> float:
@@ -274,7 +274,7 @@ def check_deep(method: DpSgdRounds) -> None:
     each = method.clipping == "individual"
     require(each, "algorithm.clipping", "be individual for a torch model", method.clipping, hint)
     hint = "Correlated noise with drawn batches is not proved for it."
-    dealt = method.correlated is None or method.sampling in DEALT
+    dealt = not method.correlated or method.sampling in DEALT
     require(dealt, "algorithm.sampling", "be cyclic for a torch model with correlated noise", method.sampling, hint)
 
 

@@ -110,20 +110,25 @@ def round_noise(method: DpSgdRounds, setup: Setup) -> Vector:
 def check_mixing(method: DpSgdRounds, setup: Setup) -> None:
     """Refuse what cannot be added up under one noise."""
     network = method.network
-    kind = method.compression.kind
-    hint = f"What clients compress one by one no longer adds up to one noised sum. {_LOCAL}"
-    require(kind == "none", "algorithm.compression", "be left out where clients share their noise", kind, hint)
-    hint = f"A client's own model carries too little noise to decide by. {_LOCAL}"
-    most = network.max_deviation
-    require(most is None, "algorithm.network.max_deviation", "be left out where clients share noise", most, hint)
-    if method.adaptive is not None:
+    alone = (
+        (
+            "compression",
+            method.compression.kind,
+            "Sums that clients compress no longer add up to one noised sum.",
+        ),
+        ("network.max_deviation", network.max_deviation, "A client's own model carries too little noise to decide by."),
+    )
+    for name, given, why in alone:
+        free = given in (None, "none")
+        require(free, f"algorithm.{name}", "be left out where clients share their noise", given, f"{why} {_LOCAL}")
+    if method.adaptive:
         fits = network.together and len(method.client_settings) == 1
         hint = f"All clients have one clip, which moves with every sum. {_LOCAL}"
         require(fits, "algorithm.clip", "be adaptive only with clients that wait and are alike", "others", hint)
     if method.segments:
         hint = f"All clients must be in the same segment. {_LOCAL}"
         require(network.together, "algorithm.segments", "go with clients that wait for each other", "others", hint)
-    if method.correlated is not None:
+    if method.correlated:
         steady = network.together and setup.trust.dropouts == 0
         hint = f"A stream of noise with a gap protects nobody. {_LOCAL}"
         require(steady, "algorithm.correlation", "go with rounds that no client is missing from", "others", hint)

@@ -56,12 +56,12 @@ def _planned_rounds(plan: Training) -> DpSgd:
 
 def _first_round(plan: Training, records: Records, entropy: Entropy) -> Indices:
     method, (order, starts) = _planned_rounds(plan), records.by_client()
-    found = []
+    result = []
     for client in range(records.clients):
         mine = order[starts[client] : starts[client + 1]]
         sampler = Sampler(method.settings(client), method.sampling, mine.size, entropy, client, classes=method.classes)
-        found.append(mine[sampler.batch(0)])
-    return np.sort(np.concatenate(found))
+        result.append(mine[sampler.batch(0)])
+    return np.sort(np.concatenate(result))
 
 
 def _observe(
@@ -110,7 +110,7 @@ def _observe_shared(
     parts, whole = answering.parts(0, question), noising_of(plan, method, entropy).whole(0)
     share = mixture(method, setup).noise / math.sqrt(plan.trust.honest(records.clients)) / unit
     clip, rule = method.client_settings[0].clip, method.adaptive
-    length = unit if rule is None else unit * clip / rule.of_sum
+    length = unit if not rule else unit * clip / rule.of_sum
     batch = [method.divisor(method.settings(k), int(n)) for k, n in enumerate(records.sizes)]
     own = {}
     for client in clients:
@@ -141,7 +141,7 @@ def _sums(plan: Training, records: Records, entropy: Entropy) -> Vector:
     """Return the noised sums that a client sends."""
     client = Client(plan, dpsgd_of(plan), 0, records.features, records.targets, entropy)
     start, rule, turns = np.zeros(plan.dimension), client.adaptive, range(client.rounds)
-    if rule is None:
+    if not rule:
         return np.stack([client.release(start, turn) * client.divisor for turn in turns])
     return np.stack([client.noised_units(rule, start, turn)[:-1] for turn in turns])  # at the first clip
 
@@ -169,19 +169,19 @@ def _rows(plan: Training, width: int) -> int:
 def _push(plan: Training, both: float) -> Push:
     method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
     places = settings.batches_a_pass if method.sampling == "independent" else 0
-    if (found := method.correlated) is not None:
+    if found := method.correlated:
         cyclic, column = method.sampling == "cyclic", tuple(found.factor.coefficients(settings.rounds).tolist())
         rate = 1.0 if cyclic else class_rate(settings.rate, found.separation)
         turns = settings.batches_a_pass if cyclic else found.separation
         return Push(both / settings.noise, rate, settings.noise * settings.clip, turns, column)
-    part = 1.0 if method.adaptive is None else method.adaptive.of_sum
+    part = method.adaptive.of_sum
     return Push(both * part / settings.noise, settings.rate, settings.noise * method.scale(settings), places)
 
 
 def _drawn(plan: Training, entropy: Entropy) -> DrawnRounds | None:
     """Return the sampler of the largest client's records."""
     method, settings = dpsgd_of(plan), dpsgd_of(plan).settings(0)
-    if method.sampling not in DRAWN or method.correlated is not None:  # within classes, units do not join alike
+    if method.sampling not in DRAWN or method.correlated:  # within classes, units do not join alike
         return None
     sampler = Sampler(settings, method.sampling, plan.data.largest_client, entropy, 0)
     rate = settings.rate if method.sampling == "poisson" else None

@@ -8,12 +8,12 @@ from fractions import Fraction
 
 from fedveil.accounting.calibrate import costs_of
 from fedveil.models.spec import ModelPlan
-from fedveil.stages.train.adaptive_clip import AdaptiveClip
+from fedveil.stages.train.adaptive_clip import FIXED_CLIP, AdaptiveClip, FixedClip
 from fedveil.stages.train.base import EveryModelSeen, Setup
-from fedveil.stages.train.correlation import Correlation
+from fedveil.stages.train.correlation import INDEPENDENT_NOISE, Correlation, Independent
 from fedveil.stages.train.dpsgd.settings import DEALT, DRAWN, ClientSettings, Clipping, Network, Sampling
 from fedveil.stages.train.optimiser import Optimiser
-from fedveil.stages.train.settings import Choice, CompressionRequest, most
+from fedveil.stages.train.settings import IN_ORDER, Choice, CompressionRequest, InOrder, most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,12 @@ class DpSgdRounds(EveryModelSeen):
     No weights: in proportion to the clients' records. ``optimiser`` and ``compression`` are applied to what is noised
     already. ``average``: a moving average of the models is released, in which the past has this weight.
 
-    ``adaptive``: the rule by which clips follow the norms, beginning at the client's ``clip``; None if they are fixed.
+    ``adaptive``: the rule by which clips follow the norms, beginning at the client's ``clip``; empty if they are fixed.
     ``clip_limits``: for each of the client settings, the clip above which steps are shortened in proportion.
     ``segments``: ``client_settings`` are then consecutive segments of the rounds of every client, each with its own
     rate, clip, noise and steps; with a ``choice`` they are candidates, of which a rule chooses within a budget.
     ``stops``: for each of the client settings, in how many rounds the client's records take part; in later rounds it
-    sends noise alone. ``correlated``: how the noise is correlated over rounds; None if it is independent.
+    sends noise alone. ``correlated``: how the noise is correlated over rounds; empty if it is independent.
     """
 
     client_settings: tuple[ClientSettings, ...]
@@ -39,26 +39,26 @@ class DpSgdRounds(EveryModelSeen):
     compression: CompressionRequest = field(default_factory=CompressionRequest)
     optimiser: Optimiser = field(default_factory=Optimiser)
     average: float | None = None
-    adaptive: AdaptiveClip | None = None
+    adaptive: AdaptiveClip | FixedClip = FIXED_CLIP
     clip_limits: tuple[float, ...] = ()
     segments: bool = False
-    choice: Choice | None = None
+    choice: Choice | InOrder = IN_ORDER
     stops: tuple[int, ...] = ()
-    correlated: Correlation | None = None
+    correlated: Correlation | Independent = INDEPENDENT_NOISE
 
     @property
     def classes(self) -> int:
         """Among how many classes of records rounds take turns: one, unless noise is correlated."""
-        return 1 if self.correlated is None else self.correlated.separation
+        return self.correlated.separation
 
     @property
     def chooses(self) -> bool:
         """True if a rule chooses among the segments."""
-        return self.choice is not None
+        return bool(self.choice)
 
     def scale(self, settings: ClientSettings) -> float:
         """Return the bound on a contribution in the units of the released sums: the clip, or 1 if it is adaptive."""
-        return settings.clip if self.adaptive is None else 1.0
+        return self.adaptive.unit(settings.clip)
 
     def longest(self, index: int) -> float:
         """Return the largest clip that steps are not shortened for, for one of the client settings."""
@@ -88,7 +88,7 @@ class DpSgdRounds(EveryModelSeen):
 
     def rounds_of(self, client: int) -> int:
         """Return the number of rounds of a client, in all segments; the most that a rule can choose, if one chooses."""
-        if self.choice is not None:
+        if self.choice:
             return most_rounds(self, self.choice.budget)
         return sum(settings.rounds for settings in self.parts_of(client))
 
@@ -133,7 +133,7 @@ class DpSgdRounds(EveryModelSeen):
     @property
     def starts(self) -> list[int]:
         """For every round the first one of its segment."""
-        if not self.segments or self.choice is not None:
+        if not self.segments or self.choice:
             return [0] * self.total
         firsts, first = list[int](), 0
         for settings in self.client_settings:
@@ -151,7 +151,7 @@ class DpSgdRounds(EveryModelSeen):
         What torch computes for a record may depend on the size of the batch and the record's place in it; where batches
         are dealt both are fixed, and otherwise records are rounded alone (docs/torch.md).
         """
-        alone = self.sampling == "independent" or self.adaptive is not None
+        alone = self.sampling == "independent" or bool(self.adaptive)
         alone = alone or (not model.linear and self.sampling not in DEALT)
         return alone and self.clipping == "individual"
 

@@ -95,7 +95,7 @@ class SharedAnswering:
         total = np.zeros(self.stage.sum_length)
         for turn, share in zip(turns, in_window(self.method, setup, turns), strict=True):
             client.enter(turn)
-            if self.method.adaptive is not None:
+            if self.method.adaptive:
                 clip = float(needed_row(asked, "clip", 1)[0])
                 if not 0 < clip < 1e300:
                     raise Refused("wrong-shape")
@@ -133,7 +133,7 @@ class SharedAsking:
         """Return a model of zeros, at the first clip."""
         size = self.stage.dimension
         rows = [np.zeros(size * (1 if self.method.average is None else 2)), to_row(begin(self.method.optimiser, size))]
-        if self.method.adaptive is not None:
+        if self.method.adaptive:
             rows += [no_belief(), np.array([self.method.client_settings[0].clip])]
         return State(0, np.concatenate(rows))
 
@@ -149,7 +149,7 @@ class SharedAsking:
     def question(self, state: State, site: str | None = None) -> Content | None:
         """Return the model, and an adaptive clip."""
         rows = {"model": state.row[: self.stage.dimension]}
-        if self.method.adaptive is not None:
+        if self.method.adaptive:
             rows["clip"] = state.row[-1:]
         return Content(rows=rows)
 
@@ -174,7 +174,7 @@ class SharedAsking:
         end = row_length(method.optimiser, size)
         noised, clip = total.steps * 2.0**self.stage.grid, settings.clip
         mean, later = noised * mixture(method, self.stage.setup, turns[0]).pull, kept[end:]
-        if (rule := method.adaptive) is not None:
+        if rule := method.adaptive:
             clip = float(later[-1])
             batch, noise = len(turns) * settings.rate * self.stage.data.records, sqrt(len(turns)) * settings.noise
             mean = mean[:-1] * (clip / rule.of_sum)
@@ -230,7 +230,7 @@ def noising_of(stage: Training, method: DpSgd, entropy: Entropy) -> Noising:
         return rounded_normal(entropy.stream("dpsgd noise", turn), _deviation(stage, method, turn) / unit, size)
 
     correlation = method.correlated
-    if correlation is None:
+    if not correlation:
         return Noising(whole=whole, share=lambda turn: share_steps(stage, method, turn), size=lambda turn: size)
     streams: dict[str, CorrelatedNoise] = {}
 

@@ -28,7 +28,7 @@ def assumption_rows(method: DpSgd, adversary: Adversary, setup: Setup) -> list[R
     settings = method.client_settings
     norm = _span([p.clip for p in settings])
     clip = [("clipping norm", norm, f"{what} is clipped to it at its client")]
-    if method.adaptive is not None:
+    if method.adaptive:
         clip = method.adaptive.rows(norm, f"{what} is clipped to the present one at its client")
     return [
         *clip,
@@ -70,13 +70,13 @@ def _noise_rows(method: DpSgd, adversary: Adversary, setup: Setup) -> list[Row]:
 def fact_rows(method: DpSgd, setup: Setup) -> list[tuple[str, str]]:
     """Return facts about sampling, rounds and noise."""
     settings = method.client_settings
-    moving = "" if method.adaptive is None else f" at the start, then {method.adaptive.words()}"
+    moving = "" if not method.adaptive else f" at the start, then {method.adaptive.words()}"
     return [
         ("sampling", f"{method.sampling}, rate {_span([p.rate for p in settings])}"),
         ("clipping", f"{method.clipping}, norm {_span([p.clip for p in settings])}{moving}"),
         *((name, value) for name, value, _ in _rounds(method)),
         ("noise over clipping norm", _span([p.noise for p in settings])),
-        *([] if method.correlated is None else [("noise over rounds", method.correlated.words())]),
+        *([] if not method.correlated else [("noise over rounds", method.correlated.words())]),
         ("step", _span([p.step(turn) for p in settings for turn in (0, p.rounds - 1)])),
         *_optimised(method),
         ("sent", _sent(method, setup)),
@@ -104,7 +104,7 @@ def _rounds(method: DpSgd) -> list[Row]:
             why = "its own budget allows no more: by the plan's numbers, later updates are noise alone"
             rows.append(("rounds that use a client's records", _span([float(k) for k in method.stops]), why))
         return rows
-    if method.choice is not None:
+    if method.choice:
         return _chosen(method, method.choice)
     parts = ", ".join(f"{p.rounds} of noise {p.noise:.6g}" for p in settings[:_SHOWN])
     parts += f" and {len(settings) - _SHOWN} more" if len(settings) > _SHOWN else ""

@@ -130,17 +130,17 @@ def taken_off(method: FedAvg, past: Matrix, total: Vector) -> tuple[Vector, Matr
 
     It is computed from noised sums alone.
     """
-    found, correlation = total.copy(), method.correlated
-    if correlation is None or len(past) == 0:
-        return found, past
+    result, correlation = total.copy(), method.correlated
+    if not correlation or len(past) == 0:
+        return result, past
     for weight, row in zip(correlation.factor.column[1:], past, strict=True):
-        found -= weight * row
-    return found, np.concatenate([found[None], past[:-1]])
+        result -= weight * row
+    return result, np.concatenate([result[None], past[:-1]])
 
 
 def nothing_past(method: FedAvg, size: int) -> Matrix:
     """Return what there is to take off the first sum: nothing, in as many rows as the matrix remembers rounds."""
-    return np.zeros((method.correlated.factor.memory if method.streams and method.correlated is not None else 0, size))
+    return np.zeros((method.correlated.factor.memory if method.streams and method.correlated else 0, size))
 
 
 @final
@@ -244,7 +244,7 @@ class FedAvgAnswering:
         if method.own_draws:
             self.joined = own_draws(method, clients, self.numbers, self.entropy)
         self.resending, self.attendance = None, None
-        if method.correlated is not None:  # who took part when is a promise that the noise rests on
+        if method.correlated:  # who took part when is a promise that the noise rests on
             if resends(self.stage):
                 self.resending = Resending.begin(method.correlated, clients)
             else:
@@ -283,7 +283,7 @@ class FedAvgAnswering:
             raise Refused("no-such-round")
         model, asks = self._asked(turn, asked)
         active, now, clip = set(self._active(turn, asked, asks).tolist()), self.method.at(turn), self._clip(turn, asked)
-        found: dict[int, Whole] = {}
+        result: dict[int, Whole] = {}
         for number in asks.tolist():
             if away(number):
                 continue
@@ -294,8 +294,8 @@ class FedAvgAnswering:
                 part = contribution(now, self.local, self.unit, turn, model, clip, own, number, weight, self.entropy)
             part = self._sent_again(now, turn, number, weight, part, number in active)
             if part is not None:
-                found[number] = part
-        return found
+                result[number] = part
+        return result
 
     def _asked(self, turn: int, asked: Content) -> tuple[Vector, Indices]:
         model, row = needed_row(asked, "model", self.stage.dimension), asked.rows.get("clients")
@@ -334,7 +334,7 @@ class FedAvgAnswering:
 
     def _clip(self, turn: int, asked: Content) -> float:
         """Return the bound on this round's updates; a bound that lies costs no privacy, as sums are in units of it."""
-        if self.method.adaptive is None:
+        if not self.method.adaptive:
             return self.method.at(turn).update_norm
         row = asked.rows.get("clip")
         if row is None or row.dtype != np.float64 or row.shape != (1,) or not 1e-100 <= row[0] <= 1e100:
@@ -395,7 +395,7 @@ class FedAvgAsking:
         Where all clients send and some are asked for an update, ``joined`` names those.
         """
         turn, rows = state.round, {"model": self.model(state)}
-        if self.method.adaptive is not None:
+        if self.method.adaptive:
             rows["clip"] = state.row[-1:]
         senders = self._senders(turn)
         mine = senders if site is None else senders[np.isin(senders, self.members.members[site].clients)]
@@ -433,7 +433,7 @@ class FedAvgAsking:
         end = size + row_length(now.optimiser, size)
         past = self._nothing_past()
         own, past = taken_off(self.method, state.row[end : end + past.size].reshape(past.shape), total.steps)
-        clip = float(state.row[-1]) if now.adaptive is not None else now.update_norm
+        clip = float(state.row[-1]) if now.adaptive else now.update_norm
         before = Averaged(self.model(state), from_row(now.optimiser, state.row[size:end]), clip)
         unit = 2.0**stage.grid / now.divisor(stage.data)
         after = advanced(now, before, state.round, own * unit, stage.radius)

@@ -25,9 +25,10 @@ from fedveil.stages.train.base import Method, expected
 from fedveil.stages.train.correlation import (
     CORRELATED,
     INDEPENDENT,
+    INDEPENDENT_NOISE,
     Correlation,
+    Independent,
     design_correlation,
-    growth_of,
     last_error,
 )
 from fedveil.stages.train.fedavg.method import (
@@ -53,7 +54,7 @@ from fedveil.stages.train.yardstick import risk_with_momentum, yardstick_of
 # What a study of federated averaging says about correlated noise: who takes part when, who adds it, which matrix.
 
 
-def check_correlated(request: Any) -> None:
+def check_correlated(request: "FedAvgRequest") -> None:
     """Refuse orders of clients that correlated noise does not go with, before anything is planned."""
     wanted = request.correlation is not None
     fits = wanted or request.sampling != "cyclic"
@@ -64,15 +65,14 @@ def check_correlated(request: Any) -> None:
     require(known, "algorithm.sampling", "be cyclic or all for correlated noise", request.sampling, hint)
 
 
-def noise_by(request: Any, task: Task) -> Noise:
+def noise_by(request: "FedAvgRequest", task: Task) -> Noise:
     """Return who adds the noise: with [trust], and where a server is not to know it, the clients."""
-    if request.correlation is None:
-        result: Noise = request.noise
-        return result
+    if not request.correlation:
+        return request.noise
     return "shared" if task.trust.all_send or task.target.adversary.startswith("server") else "central"
 
 
-def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:
+def cyclic_cohort(request: "FedAvgRequest", clients: int, batch: int | None) -> tuple[Literal["cyclic", "all"], float]:
     """Return how clients take turns, and how many are asked in a round at most: all if no number is given."""
     count = request.cohort if request.cohort is not None else batch
     if count is None:
@@ -84,14 +84,16 @@ def cyclic_cohort(request: Any, clients: int, batch: int | None) -> tuple[Litera
     return ("all" if every else "cyclic"), float(count)
 
 
-def designed_for(request: Any, rounds: int, cohort: float, momentum: float, clients: int) -> Correlation | None:
-    """Return pattern and matrix of a study; None if noise is independent."""
+def designed_for(
+    request: "FedAvgRequest", rounds: int, cohort: float, momentum: float, clients: int
+) -> Correlation | Independent:
+    """Return pattern and matrix of a study; empty if noise is independent."""
     if request.correlation is None:
-        return None
+        return INDEPENDENT_NOISE
     return design_correlation(request.correlation, rounds=rounds, groups=-(-clients // int(cohort)), momentum=momentum)
 
 
-def noises_of(request: Any) -> dict[str, Any]:
+def noises_of(request: "FedAvgRequest") -> dict[str, "FedAvgRequest"]:
     """Return the request with each kind of noise."""
     sampling = None if request.sampling == "cyclic" else request.sampling
     return {
@@ -250,7 +252,7 @@ class FedAvgRequest:
         noise = result.noise_std if result.noise_std > 0 else result.scale
         senders = result.senders(task.data.clients)
         share = noise / math.sqrt(senders) if result.noise == "shared" and senders > 1 else noise
-        largest = noise * math.sqrt(extra_noise(result.cohorts(task.setup), task.trust)) * growth_of(result.correlated)
+        largest = noise * math.sqrt(extra_noise(result.cohorts(task.setup), task.trust)) * result.correlated.growth
         return choose_grid(task.data.clients * result.scale, min(share, noise), largest)
 
     def _joint_grid(self, method: FedAvg, task: Task) -> int:
@@ -371,7 +373,7 @@ class FedAvgRequest:
         require(self.optimizer.kind != "adam", "algorithm.server_step", "be given for adam", None, hint)
         # Noise on a score at the end over the path: z/divisor of a round's length, and rounds add in quadrature.
         noise = method.noise_multiplier / method.divisor(task.data) / math.sqrt(method.rounds)
-        if method.correlated is not None:
+        if method.correlated:
             noise *= last_error(method.correlated, np.ones(method.rounds)) / math.sqrt(method.rounds)
         longest = _LONGEST if noise == 0 else min(_LONGEST, _SCORE_NOISE / noise)
         way = longest / task.data.bound
@@ -381,9 +383,9 @@ class FedAvgRequest:
 def _expected_risk(method: FedAvg, task: Task) -> float | None:
     """What the yardstick expects if clients have as many records each, drawn alike; None if it has no say."""
     data = task.data
-    if task.model.constants(data.bound).smoothness is None or method.adaptive is not None or method.segments:
+    if task.model.constants(data.bound).smoothness is None or method.adaptive or method.segments:
         return None
-    if method.optimiser.kind == "adam" or method.local.proximal or method.correlated is not None:
+    if method.optimiser.kind == "adam" or method.local.proximal or method.correlated:
         return None
     model, each = yardstick_of(task), max(1, data.records // data.clients)
     turns = method.local.epochs * (-(-each // method.local.batch) if method.local.batch else 1)
@@ -401,7 +403,7 @@ def _expected_risk(method: FedAvg, task: Task) -> float | None:
     )
 
 
-def _usual_norm(request: FedAvgRequest, step: float, data: DataShape) -> float:
+def _usual_norm(request: "FedAvgRequest", step: float, data: DataShape) -> float:
     """Return a share of the longest possible update of local training."""
     batches = -(-data.largest_client // request.local.batch) if request.local.batch else 1
     return _CLIP_SHARE * request.local.epochs * batches * step

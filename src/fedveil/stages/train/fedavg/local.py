@@ -182,8 +182,8 @@ def changes(
     """Yield some clients at a time, with a row for each: how its local training changes the model."""
     if local.plain or not isinstance(local.loss, StackedLoss):
         for client in clients.tolist():
-            found = trained(local, model, held, client, entropy, turn) - model
-            yield np.array([client], dtype=np.int64), found[None]
+            result = trained(local, model, held, client, entropy, turn) - model
+            yield np.array([client], dtype=np.int64), result[None]
         return
     for group in held.alike(clients, model.size):
         moved = _trained_together(local, local.loss, model, held, group, entropy, turn)
@@ -197,12 +197,12 @@ def _trained_together(
     if local.by_products:
         return _by_products(local, model, held, group)
     size = int(held.starts[group[0] + 1] - held.starts[group[0]])
-    found: Matrix = np.broadcast_to(model, (group.size, model.size))
+    result: Matrix = np.broadcast_to(model, (group.size, model.size))
     for X, y, norms in _stacks(local, held, group, size, entropy, turn):
-        total = loss.gradients(found, X, y, clip=local.clip, norms=norms)
+        total = loss.gradients(result, X, y, clip=local.clip, norms=norms)
         with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
-            found = local.after_in_place(found, total, y.shape[1], model)
-    return found
+            result = local.after_in_place(result, total, y.shape[1], model)
+    return result
 
 
 def _by_products(local: Local, model: Vector, held: Held, group: Indices) -> Matrix:
@@ -229,14 +229,14 @@ def trained(local: Local, model: Vector, held: Held, client: int, entropy: Entro
         return alone
     start, end = int(held.starts[client]), int(held.starts[client + 1])
     features, targets, norms = held.features[start:end], held.targets[start:end], held.norms[start:end]
-    found = model
+    result = model
     with np.errstate(all="ignore"):  # an overflow is dropped when it is clipped
         for part in parts(local, end - start, entropy, turn, client):
             mine = (features, targets, norms) if part is None else (features[part], targets[part], norms[part])
             rows, wanted, lengths = mine
-            total = local.total(found, rows, wanted, lengths)
-            found = local.after(found, total, wanted.size, model)
-    return found
+            total = local.total(result, rows, wanted, lengths)
+            result = local.after(result, total, wanted.size, model)
+    return result
 
 
 def parts(local: Local, size: int, entropy: Entropy, turn: int, client: int) -> Iterator[Indices | None]:

@@ -34,9 +34,9 @@ from fedveil.privacy.mechanism import (
 )
 from fedveil.privacy.trust import Trust
 from fedveil.stages.noise_shares import check_cohorts, check_punctual, check_range, variation, with_masks
-from fedveil.stages.train.adaptive_clip import AdaptiveClip
+from fedveil.stages.train.adaptive_clip import FIXED_CLIP, AdaptiveClip, FixedClip
 from fedveil.stages.train.base import EveryModelSeen, Setup, Tabled, check_groups
-from fedveil.stages.train.correlation import Correlation, growth_of
+from fedveil.stages.train.correlation import INDEPENDENT_NOISE, Correlation, Independent
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.share_words import Row, words_of
 from fedveil.theory.grid import LARGEST_STATE, SAMPLER_DISTANCE
@@ -132,7 +132,7 @@ def groups_of(method: FedAvg, clients: int) -> int:
 def check_correlation(method: FedAvg) -> None:
     """Refuse what correlated noise is not proved for, and groups that take turns without it."""
     result = method.correlated
-    if result is None:
+    if not result:
         plain = method.sampling != "cyclic" or method.noise == "none"
         hint = 'Groups that take turns go with noise = "correlated"; with bands = 1 that noise is independent.'
         require(plain, "fedavg.sampling", "not be cyclic without correlated noise", method.sampling, hint)
@@ -143,7 +143,7 @@ def check_correlation(method: FedAvg) -> None:
     known = method.sampling in ("cyclic", "all")
     require(known, "fedavg.sampling", "be cyclic or all for correlated noise", method.sampling, hint)
     require(method.noise != "none", "fedavg.noise", "not be none with a correlation", method.noise)
-    fixed = method.adaptive is None and not method.segments
+    fixed = not method.adaptive and not method.segments
     hint = "The matrix is made for rounds that are alike."
     require(fixed, "algorithm.noise", "be correlated without adaptive clips and segments", "both", hint)
 
@@ -151,7 +151,7 @@ def check_correlation(method: FedAvg) -> None:
 def check_pattern(method: FedAvg, clients: int) -> None:
     """Refuse a pattern that this number of clients cannot keep."""
     result = method.correlated
-    if result is None:
+    if not result:
         return
     groups = min(groups_of(method, clients), method.rounds)
     hint = f"{clients} clients make {groups} groups of at most {method.cohort:g} that take turns: ask fewer in a round."
@@ -165,7 +165,7 @@ def check_pattern(method: FedAvg, clients: int) -> None:
 def check_trust(method: FedAvg) -> None:
     """Refuse a matrix for which a client would have to send more than one earlier update again."""
     found = method.correlated
-    if found is None:
+    if not found:
         return
     hint = "With [trust] a client sends its last update again for as many rounds as there are bands; buffers never end."
     require(
@@ -211,7 +211,7 @@ def distance_of(method: FedAvg, found: Correlation, setup: Setup, exponent: int)
 def correlated_rows(method: FedAvg, trust: Trust) -> list[Row]:
     """Return what the guarantee assumes of correlated noise, and of those who add it."""
     result = method.correlated
-    if result is None:
+    if not result:
         return []
     said, (made, *others) = words_of(trust), result.rows()
     how = "every client sends its last update again, weighted by the matrix and cut towards zero, with fresh noise; "
@@ -266,11 +266,11 @@ class FedAvg(Tabled, EveryModelSeen):
     ``noise_multiplier``: noise of the sum over ``update_norm``. ``most_records``: a client weighs as much as it has
     records, up to this many, so that no weight exceeds 1; 0: all weigh the same. ``optimiser``: the server's.
 
-    ``adaptive``: the rule by which the bound follows the norms of the updates; None if it is fixed. An adaptive bound
+    ``adaptive``: the rule by which the bound follows the norms of the updates; empty if it is fixed. An adaptive bound
     starts at ``update_norm``; sums are then in units of the present bound, and ``server_step * update_norm`` is the
     step along such a sum. ``segments``: for each segment of the rounds its number of rounds, cohort, update norm, noise
     multiplier and server step, which then stand in place of the fields above. ``correlated``: how the noise is
-    correlated over rounds; None if it is independent.
+    correlated over rounds; empty if it is independent.
     """
 
     rounds: int
@@ -284,9 +284,9 @@ class FedAvg(Tabled, EveryModelSeen):
     noise: Noise = "central"
     noise_multiplier: float
     most_records: int = 0
-    adaptive: AdaptiveClip | None = None
+    adaptive: AdaptiveClip | FixedClip = FIXED_CLIP
     segments: tuple[tuple[float, ...], ...] = ()
-    correlated: Correlation | None = None
+    correlated: Correlation | Independent = INDEPENDENT_NOISE
 
     kind: ClassVar[str] = "fedavg"
     pulls_when_empty: ClassVar[bool] = True
@@ -302,7 +302,7 @@ class FedAvg(Tabled, EveryModelSeen):
         _check_numbers(self)
         _check_draws(self)
         if self.segments:
-            require(self.adaptive is None, "fedavg.segments", "go with a fixed bound on updates", "an adaptive one")
+            require(not self.adaptive, "fedavg.segments", "go with a fixed bound on updates", "an adaptive one")
             object.__setattr__(self, "segments", checked_rows(self.segments, self.rounds))
             segments_of(self)  # refuses a segment that is no method
         check_correlation(self)
@@ -315,7 +315,7 @@ class FedAvg(Tabled, EveryModelSeen):
     @property
     def streams(self) -> bool:
         """Whether every client adds noise in every round, asked for an update or not, because noise is correlated."""
-        return self.correlated is not None and self.noise == "shared"
+        return bool(self.correlated) and self.noise == "shared"
 
     def at(self, turn: int) -> FedAvg:
         """Return the method of a round's segment; of a method without segments, the method itself."""
@@ -324,7 +324,7 @@ class FedAvg(Tabled, EveryModelSeen):
     @property
     def extra_sums(self) -> int:
         """Numbers that a round adds up besides the parameters: the votes on an adaptive bound."""
-        return 0 if self.adaptive is None else 1
+        return self.adaptive.votes
 
     def sum_length(self, setup: Setup) -> int:
         """Return the number of parameters, and one more for the votes on an adaptive bound."""
@@ -333,7 +333,7 @@ class FedAvg(Tabled, EveryModelSeen):
     @property
     def scale(self) -> float:
         """The bound on a contribution in the units of the sums: ``update_norm``, or 1 if the bound is adaptive."""
-        return self.update_norm if self.adaptive is None else 1.0
+        return self.adaptive.unit(self.update_norm)
 
     @property
     def own_draws(self) -> bool:
@@ -427,7 +427,7 @@ class FedAvg(Tabled, EveryModelSeen):
         """
         if self.segments:
             return composed([part.mechanism(adversary, setup) for part in segments_of(self).parts])
-        if (result := self.correlated) is not None:
+        if result := self.correlated:
             return seen_together(self, result, adversary, setup)
         clients, neighbours, trust = setup.data.clients, setup.target.neighbours, setup.trust
         trusted = adversary not in ("server", "server-with-secure-aggregation")
@@ -488,7 +488,7 @@ class FedAvg(Tabled, EveryModelSeen):
         if seen is None:
             return Answer(epsilon=math.inf, delta=delta, certified_by=None, bounds=(_NOISELESS,))
         result = account_for(with_beside(seen, beside), delta=delta)
-        if beside is None and self.correlated is not None:
+        if beside is None and self.correlated:
             return self.correlated.round_by_round(result, seen)
         if adversary not in ("final-model", "every-model") or self.noise != "shared":
             return result
@@ -511,7 +511,7 @@ class FedAvg(Tabled, EveryModelSeen):
         )
         if not setup.trust.shared:
             moved = self.correlated
-            return result if moved is None else replace(result, distance=distance_of(self, moved, setup, exponent))
+            return result if not moved else replace(result, distance=distance_of(self, moved, setup, exponent))
         shares = variation(np.full(self.total, self.noise_std), self.cohorts(setup), setup.trust, result)
         return with_masks(replace(result, total_variation=shares), setup.trust, adversary, self.total)
 
@@ -521,7 +521,7 @@ class FedAvg(Tabled, EveryModelSeen):
             return setup.model.radius
         if self.segments:
             return 2.0 ** math.ceil(math.log2(math.fsum(part.radius(setup) for part in segments_of(self).parts)))
-        noise = 10 * self.noise_multiplier * self.update_norm * math.sqrt(setup.dimension) * growth_of(self.correlated)
+        noise = 10 * self.noise_multiplier * self.update_norm * math.sqrt(setup.dimension) * self.correlated.growth
         sums = setup.data.clients * self.update_norm + noise
         if self.optimiser.kind == "adam":
             each = self.server_step * self.optimiser.longest(sums / self.divisor(setup.data), setup.dimension)

@@ -14,6 +14,7 @@ from fedveil.data.records import Records
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.train.acting import Session
 from fedveil.stages.train.base import Method, Training
+from fedveil.stages.train.correlation import INDEPENDENT_NOISE
 from fedveil.stages.train.fedavg.acts import ACTS, cohorts_of
 from fedveil.stages.train.fedavg.local import Held, Local, trained
 from fedveil.stages.train.fedavg.method import FedAvg, groups_of
@@ -45,7 +46,7 @@ def _with_noise(plan: Training, factor: float) -> Method:
     rows = method.segments
     if method.noiseless or factor == 0:
         rows = tuple((*row[:3], 0.0, row[4]) for row in rows)
-        return replace(method, noise="none", noise_multiplier=0.0, segments=rows, correlated=None)
+        return replace(method, noise="none", noise_multiplier=0.0, segments=rows, correlated=INDEPENDENT_NOISE)
     rows = tuple((*row[:3], row[3] * factor, row[4]) for row in rows)
     return replace(method, noise_multiplier=method.noise_multiplier * factor, segments=rows)
 
@@ -99,13 +100,13 @@ def _sums(plan: Training, records: Records, entropy: Entropy) -> Vector:
     """Return the noised sums of the clients' updates, round by round."""
     method, local = method_of(plan), Local.of(plan)
     held, weights, unit = Held.of(records), weights_of(method, records.sizes), 2.0**plan.grid
-    start, found, joined = np.zeros(plan.dimension), [], cohorts_of(method, plan.data.clients, entropy)
+    start, result, joined = np.zeros(plan.dimension), [], cohorts_of(method, plan.data.clients, entropy)
     noise = noise_source(method, plan.sum_length, unit, entropy)
     for turn in range(method.rounds):
         total, _ = summed(method, local, start, held, joined(turn), weights, method.update_norm, unit, entropy, turn)
         noised = (total + noise(turn)) * unit
-        found.append(noised[: plan.dimension])  # with an adaptive bound: all at the first one
-    return np.stack(found)
+        result.append(noised[: plan.dimension])  # with an adaptive bound: all at the first one
+    return np.stack(result)
 
 
 def _widened(plan: Training, width: int) -> FedAvg:
@@ -119,8 +120,8 @@ def _widened(plan: Training, width: int) -> FedAvg:
 def _push(plan: Training, both: float) -> Push:
     method = method_of(plan)
     rate = min(1.0, method.cohort / plan.data.clients)
-    both *= 1.0 if method.adaptive is None else method.adaptive.of_sum
-    if (found := method.correlated) is not None:
+    both *= method.adaptive.of_sum
+    if found := method.correlated:
         column = tuple(found.factor.coefficients(method.rounds).tolist())
         groups = groups_of(method, plan.data.clients)
         return Push(both / method.noise_multiplier, 1.0, method.noise_std, groups, column)
@@ -132,8 +133,7 @@ def _shortened(plan: Training, rounds: int) -> Method:
     method = method_of(plan)
     if method.picks and rounds % method.picks:
         raise BadValue("algorithm.sampling must not be independent in this game: it looks at parts of a pass.")
-    found = None if method.correlated is None else method.correlated.shortened(rounds)
-    return replace(method, rounds=rounds, correlated=found)
+    return replace(method, rounds=rounds, correlated=method.correlated.shortened(rounds))
 
 
 def _drawn(plan: Training, entropy: Entropy) -> DrawnRounds | None:

@@ -75,10 +75,10 @@ def noise_of(method: FedAvg, size: int, unit: float, entropy: Entropy, turn: int
 
 def noise_source(method: FedAvg, size: int, unit: float, entropy: Entropy) -> Callable[[int], Vector]:
     """Return the noise of any round in whole grid steps, correlated with that of earlier rounds if the plan says so."""
-    found = method.correlated
-    if found is None:
+    correlation = method.correlated
+    if not correlation:
         return lambda turn: noise_of(method.at(turn), size, unit, entropy, turn)
-    return CorrelatedNoise(found.factor, entropy, "noise", method.noise_std / unit, size, method.rounds).at
+    return CorrelatedNoise(correlation.factor, entropy, "noise", method.noise_std / unit, size, method.rounds).at
 
 
 def read_sum(method: FedAvg, averaged: Vector, clip: float, turn: int) -> tuple[Vector, float]:
@@ -88,7 +88,7 @@ def read_sum(method: FedAvg, averaged: Vector, clip: float, turn: int) -> tuple[
     far the server goes does not depend on how the bound moves.
     """
     rule = method.adaptive
-    if rule is None:
+    if not rule:
         return averaged, clip
     later = rule.following(clip, method.update_norm, float(averaged[-1]), (turn + 1) / method.rounds)
     return averaged[:-1] * (method.update_norm / rule.of_sum), later
@@ -156,7 +156,7 @@ def sent_rows(
     The others add zero.
     """
     rule = method.adaptive
-    if rule is None:
+    if not rule:
         steps, norms = _clipped_rows(changes, clip, weights, unit)
         return steps, np.isfinite(norms)
     steps, norms = _clipped_rows(changes, clip, weights, unit * clip / rule.of_sum)

@@ -16,7 +16,7 @@ def assumption_rows(method: FedAvg, adversary: Adversary, setup: Setup) -> list[
     if method.noiseless:
         return [("noise", "none", "the study asked for none: nothing is promised to anybody")]
     bound = [("update bound", _shown(method, "update_norm", data), "every update is clipped to it and cut to the grid")]
-    if method.adaptive is not None:
+    if method.adaptive:
         how = "every update is clipped to the present one, and cut to the grid in units of it"
         bound = method.adaptive.rows(f"{method.update_norm:.12g}", how)
     rows = [
@@ -79,7 +79,7 @@ def fact_rows(method: FedAvg, setup: Setup) -> list[tuple[str, str]]:
     batch = f"batches of {local.batch:,}" if local.batch else "all records at once"
     places = {"central": "by the server", "shared": "in shares by the clients", "none": "by nobody"}
     parted = [("segments", segment_words(method))] if method.segments else []
-    moving = "" if method.adaptive is None else f" at the start, then {method.adaptive.words()}"
+    moving = "" if not method.adaptive else f" at the start, then {method.adaptive.words()}"
     if local.mean_gradient:
         batch += ", their gradient as it is"
     pulled = f", pulled towards the global model by {local.proximal:.4g}" if local.proximal else ""
@@ -91,6 +91,6 @@ def fact_rows(method: FedAvg, setup: Setup) -> list[tuple[str, str]]:
         ("local training", f"{local.epochs:,} epochs, {batch}, step {local.step:.4g}{pulled}"),
         ("updates clipped to", f"{method.update_norm:.4g}{moving}"),
         ("noise multiplier", f"{method.noise_multiplier:.4g}, added {places[method.noise]}"),
-        *([] if method.correlated is None else [("noise over rounds", method.correlated.words())]),
+        *([] if not method.correlated else [("noise over rounds", method.correlated.words())]),
         ("server", f"step {method.server_step:.4g}, {steps} {server.momentum:.4g}, weights {method.weights}"),
     ]

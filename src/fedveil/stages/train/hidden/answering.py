@@ -61,8 +61,8 @@ class Laid:
             return range(self.clients)
         start = turn % self.rounds * self.clients
         first, after = np.searchsorted(self.keys, [start, start + self.clients]).tolist()
-        found: list[int] = (np.unique(self.keys[first:after]) - start).tolist()
-        return found
+        result: list[int] = (np.unique(self.keys[first:after]) - start).tolist()
+        return result
 
 
 def laid_by(stage: Training, records: Records, place: Indices) -> Laid:
@@ -163,7 +163,7 @@ class HiddenAnswering:
         if not 0 <= turn < self.run.total:
             raise Refused("no-such-round")
         model = (needed_row if self.run.sampled else finite_row)(asked, "model", self.stage.dimension)
-        found: dict[int, Whole] = {}
+        result: dict[int, Whole] = {}
         for client in self.laid.cohort(turn):
             if away(self.numbers[client]):
                 continue
@@ -173,5 +173,5 @@ class HiddenAnswering:
             start = np.zeros(self.stage.dimension) if model is None else model
             part = contribution(self.rule, turn, start, batch)
             if part is not None:
-                found[self.numbers[client]] = part
-        return found
+                result[self.numbers[client]] = part
+        return result

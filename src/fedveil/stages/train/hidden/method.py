@@ -58,8 +58,8 @@ def crowded(run: LastIterate) -> float:
 def steepness(run: LastIterate, units: Vector | float) -> Vector:
     """Return how smooth a round's average is at most when so many units join: the penalty, and each unit's loss."""
     smoothness, penalty = run.smoothness or 0.0, run.strong_convexity
-    found = penalty + (smoothness - penalty) * units / per_round(run.batch, run)
-    return np.asarray(found, dtype=np.float64)
+    result = penalty + (smoothness - penalty) * units / per_round(run.batch, run)
+    return np.asarray(result, dtype=np.float64)
 
 
 def with_largest_batch(run: LastIterate, delta: float) -> LastIterate:
@@ -151,10 +151,10 @@ class InShares(AtOnce):
             halves = np.array([halves_of(count) for count in sizes.tolist()]) if sizes.size else sizes
             errors = errors + half * (sent + stretch * (float(halves.max()) - 1))
             noise = noise * np.sqrt(left)
-        found = Grid.of(exponent=exponent, dimension=dimension, noise=noise, lipschitz=stretch, errors=errors)
-        sampled = variation(method.noise(), cohorts, setup.trust, found) + crowded(run)
-        found = replace(found, total_variation=min(1.0, sampled))
-        return with_masks(found, setup.trust, adversary, method.total)
+        result = Grid.of(exponent=exponent, dimension=dimension, noise=noise, lipschitz=stretch, errors=errors)
+        sampled = variation(method.noise(), cohorts, setup.trust, result) + crowded(run)
+        result = replace(result, total_variation=min(1.0, sampled))
+        return with_masks(result, setup.trust, adversary, method.total)
 
     def reach(self, method: Hidden, setup: Setup) -> float:
         """Return the same, or the length of a client's contribution, which may be longer than the ball is wide."""
@@ -260,10 +260,10 @@ class Hidden(Served):
         """Every bound on what this observer learns, with ideal noise; one for all with what it learns ``beside``."""
         if beside is not None:
             return [_composed(self, adversary, setup, beside)]
-        found = NOISING[setup.trust.noise].views(self, adversary, setup)
+        result = NOISING[setup.trust.noise].views(self, adversary, setup)
         if setup.target.largest_person == 1:
-            return found
-        known = [e for e in found if e.grouped is not None] or found  # hops of the others would take long
+            return result
+        known = [e for e in result if e.grouped is not None] or result  # hops of the others would take long
         return [for_group(e, setup.target.largest_person) for e in known]
 
     def shares(self, setup: Setup) -> Shares:

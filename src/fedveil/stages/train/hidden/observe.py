@@ -72,7 +72,7 @@ def _own(
 ) -> dict[int, Observation]:
     """Return a client's part of the first round, by the same step: its units with only their own noise."""
     whole, chosen = batches_of(plan, records, entropy).batch(0), _first_dealt(plan, records, entropy)
-    found = {}
+    result = {}
     for client in clients:
         mine = records.owner[chosen] == client
         if not mine.any():
@@ -90,8 +90,8 @@ def _own(
         alone = replace(rule, batches=np.full_like(rule.batches, units))
         noise = noise_of_client(entropy, client, scale, plan.dimension)
         after = step(alone, start(plan), part, noise)
-        found[client] = Observation("server", -after.position * rule.unit * (units / float(rule.steps[0])), units)
-    return found
+        result[client] = Observation("server", -after.position * rule.unit * (units / float(rule.steps[0])), units)
+    return result
 
 
 def _own_part(plan: Training, units: float) -> float:

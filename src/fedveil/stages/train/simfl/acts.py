@@ -174,10 +174,10 @@ class Stand:
     def read(cls, said: Content, size: int) -> Stand:
         """Read the state from content; refuse anything but finite rows of the right length."""
         turn, rows = said.values.get("round"), [said.rows.get(name) for name in ("model", "speed")]
-        found = [row.astype(np.float64) for row in rows if row is not None and _vector(row, size)]
-        if type(turn) is not int or len(found) != 2:
+        result = [row.astype(np.float64) for row in rows if row is not None and _vector(row, size)]
+        if type(turn) is not int or len(result) != 2:
             raise Refused("malformed")
-        return cls(turn, *found)
+        return cls(turn, *result)
 
 
 @final

@@ -113,19 +113,19 @@ def design(
     """
     schedule = schedule if schedule is not None else ScheduleRequest()
     converged = schedule.rounds == "converged"
-    found = [list(shapes) for shapes in _found(problem, schedule, tuple(orders))]
-    finals = _finals(problem, schedule, found, calibrate, weigh=bool(orders), misses=misses)
+    result = [list(shapes) for shapes in _found(problem, schedule, tuple(orders))]
+    finals = _finals(problem, schedule, result, calibrate, weigh=bool(orders), misses=misses)
     best, mechanism = finals[0]
     rows = [_row(shape, certified=True) for shape, _ in finals]
     taken = {(row.order, row.kind, row.passes, row.rounds) for row in rows}
-    others = [_row(shape, certified=False) for shapes in found for shape in shapes]
+    others = [_row(shape, certified=False) for shapes in result for shape in shapes]
     rows += [row for row in others if (row.order, row.kind, row.passes, row.rounds) not in taken]
     poisson = _poisson(problem, best.frame)
     reason = _reason(problem, schedule, best, poisson)
     return Designed(
         mechanism=mechanism,
         kind=best.frame.kind,
-        reason=f"{reason} {_why_this_order(best, found)}" if orders and not converged else reason,
+        reason=f"{reason} {_why_this_order(best, result)}" if orders and not converged else reason,
         considered=tuple(rows),
         poisson=poisson,
     )
@@ -141,13 +141,13 @@ def least_risk(problem: Problem, schedule: ScheduleRequest, orders: Sequence[Ord
 def _found(problem: Problem, schedule: ScheduleRequest, orders: tuple[Order, ...]) -> tuple[tuple[Shape, ...], ...]:
     """Return the shapes that were searched, for each order and kind, before any noise is certified."""
     converged = schedule.rounds == "converged"
-    found = [[_converged(problem, schedule)]] if converged else list(search(problem, schedule).values())
+    result = [[_converged(problem, schedule)]] if converged else list(search(problem, schedule).values())
     for order in () if converged else orders:
         with suppress(BadValue):  # numbers that are stated may not fit an order that nobody asked for: others may
-            found += search(replace(problem, order=order), schedule).values()
+            result += search(replace(problem, order=order), schedule).values()
     hint = "Growing batches need at least two rounds and a few units in each."
-    require(found, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
-    return tuple(tuple(shapes) for shapes in found)
+    require(result, "[schedule]", f"leave a schedule for {problem.units} units", schedule, hint)
+    return tuple(tuple(shapes) for shapes in result)
 
 
 def _finals(
@@ -215,12 +215,12 @@ class _Settling:
         return replace(self._problem, order=shape.order)  # type: ignore[arg-type]
 
     def __call__(self, shape: Shape) -> tuple[Shape, LastIterate]:
-        for known, found in self._known:
+        for known, result in self._known:
             if known is shape:
-                return found
-        found = _settled(self.own(shape), self._schedule, shape, self._calibrate)
-        self._known.append((shape, found))
-        return found
+                return result
+        result = _settled(self.own(shape), self._schedule, shape, self._calibrate)
+        self._known.append((shape, result))
+        return result
 
 
 def _without_outdone(candidates: list[Shape], settle: _Settling, misses: Callable[[LastIterate], bool]) -> list[Shape]:

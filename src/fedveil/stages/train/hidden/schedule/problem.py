@@ -154,6 +154,7 @@ _PLACES = 24  # number of places that are followed; the others lie between them
 _FLOOR = 0.02
 
 
+@lru_cache(maxsize=256)
 def watched(rounds: int) -> tuple[Indices, Vector]:
     """Return some places, denser towards the last, and how many places each stands for."""
     if rounds <= _PLACES:

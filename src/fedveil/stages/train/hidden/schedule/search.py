@@ -240,10 +240,10 @@ def _requested_rounds(schedule: ScheduleRequest) -> int | None:
     return len(lists[0])
 
 
-# Whether a schedule can be left out before its noise is certified, because another one is certified to do better.
+# Whether a schedule can be dismissed before its noise is certified, because another one is certified to do better.
 #
 # What units that draw their own rounds need takes seconds to work out for one amount of noise, and calibrating asks for
-# many. One question is enough to leave such a schedule out: does it miss the target even with the noise at which it
+# many. One question is enough to dismiss such a schedule: does it miss the target even with the noise at which it
 # would be as good as its rival? With less noise it misses it all the more, so it needs more, and its risk is higher.
 # Nothing that is chosen depends on this, only how soon.
 

@@ -57,8 +57,8 @@ def borders_of(noisy: Vector, deviation: float, even_borders: Vector, bins: int,
     below = float(np.interp(0.0, ends, passed))
     left = min(max(round(bins * below), 1), bins - 1)
     shares = [*np.linspace(0.0, below, left + 1)[1:-1], *np.linspace(below, 1.0, bins - left + 1)[1:-1]]
-    found = np.interp(shares, passed, ends)
-    return np.sort(np.concatenate([found, [0.0]]))
+    result = np.interp(shares, passed, ends)
+    return np.sort(np.concatenate([result, [0.0]]))
 
 
 def score_counts(margin: Vector, targets: Vector, borders: Vector) -> Sums:
@@ -123,8 +123,8 @@ class Counts:
         half = a * b - Z * Z * float(v @ (top * bottom))
         rest = a * a - Z * Z * float(v @ (top * top))
         root = math.sqrt(max(half * half - square * rest, 0.0))
-        found = (half - root) / square, (half + root) / square
-        return value, (min(max(found[0], low), high), min(max(found[1], low), high))
+        result = (half - root) / square, (half + root) / square
+        return value, (min(max(result[0], low), high), min(max(result[1], low), high))
 
     def area(self) -> tuple[float | None, Interval]:
         """Return the area under the ROC curve and its interval; the first half of the counts is of the other class.
@@ -297,9 +297,9 @@ def _confidences(sure: Counts, bins: int) -> list[dict[str, Any]]:
 
 
 def _half(bins: int, second: int) -> Vector:
-    found = np.zeros(2 * bins)
-    found[second * bins : (second + 1) * bins] = 1.0
-    return found
+    result = np.zeros(2 * bins)
+    result[second * bins : (second + 1) * bins] = 1.0
+    return result
 
 
 def _log_loss(p: Vector) -> Vector:

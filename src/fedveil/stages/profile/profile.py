@@ -70,12 +70,12 @@ class Profile:
     @property
     def classes(self) -> TextColumn | None:
         """The words of the target, if they are few and cover nearly all records; None if it is a number to predict."""
-        found = None if self.target is None else self.words_of(self.target)
-        if found is None or len(found.words) < 2:
+        result = None if self.target is None else self.words_of(self.target)
+        if result is None or len(result.words) < 2:
             return None
-        textual = self.number(found.name) is None
-        covered = sum(share for _, share in found.words) >= 0.9 * (1 - found.missing)
-        return found if textual or (covered and len(found.words) <= 20) else None
+        textual = self.number(result.name) is None
+        covered = sum(share for _, share in result.words) >= 0.9 * (1 - result.missing)
+        return result if textual or (covered and len(result.words) <= 20) else None
 
     def text(self) -> str:
         """Return the profile as JSON; reading it gives an equal value."""
