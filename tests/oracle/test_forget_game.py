@@ -91,10 +91,17 @@ def skip_noise(plan: Plan, model: float, entropy: Entropy) -> float:
     return model
 
 
+def part_of(plan: Plan, first: int, count: int) -> Plan:
+    """Return the plan of so many of its rounds, from one of them on."""
+    noise = plan.run.noise_std
+    kept = noise[first : first + count] if isinstance(noise, tuple) else (noise,) * count
+    return replace(plan, method=replace(plan.hidden, run=replace(plan.run, passes=count, noise_std=kept)))
+
+
 def use_once(plan: Plan, model: float, entropy: Entropy) -> float:
     """Keep the record in the last round."""
-    early = replace(plan, method=replace(plan.hidden, run=replace(plan.run, passes=plan.run.total - 1)))
-    last = replace(plan, method=replace(plan.hidden, run=replace(plan.run, passes=1)))
+    count = plan.run.total - 1
+    early, last = (part_of(plan, first, many) for first, many in ((0, count), (count, 1)))
     return go_on(last, go_on(early, model, entropy), entropy, ALL)
 
 

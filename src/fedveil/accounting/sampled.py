@@ -88,6 +88,8 @@ def joining(run: LastIterate, delta: float) -> Joining:
     else:
         usual = float(largest_usual(others, rate, max(_SHARE * delta / step.size, 1e-300)))
         most = np.maximum(usual, _harmless(run, step, batch))
+    if run.further is not None:  # further rounds may take everybody who is planned for, whatever the rate before
+        most[run.total :] = np.maximum(most[run.total :], batch[run.total :])
     most = np.minimum(most, others)
     sizes, counts = np.unique(most, return_counts=True)
     tails = [c * binomial_tail(others, rate, int(s) + 1) for s, c in zip(sizes.tolist(), counts.tolist(), strict=True)]

@@ -20,7 +20,7 @@ def forget_units(
     client: Annotated[str | None, typer.Option("--client", help="The client that leaves; with --on, the site.")] = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What is to be left of them in the new model.")] = 0.1,
     others: Annotated[
-        float | None, typer.Option("--others", help="The most that it may cost everybody else; a tenth of retraining.")
+        float | None, typer.Option("--others", help="The most that it may cost everybody else; half of retraining.")
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How many rounds; chosen if left out.")] = None,
     target: Annotated[Path | None, typer.Option("--out", help="A new folder; without: only show the plan.")] = None,

@@ -1,11 +1,11 @@
 """How many rounds, with which noise, forget a unit: designed for a target, with what it costs everybody else.
 
-All rounds use all remaining units. More rounds with less noise each hide the unit alike and disturb the model less, but
-cost the others more. Theory page: forgetting.md.
+All rounds use all remaining units. The first round carries the noise that hides whoever leaves, and all rounds after it
+learn the model back; their own noise is what the others are charged for. Theory page: forgetting.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,9 +23,16 @@ from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.sums import NO_SUMS
 from fedveil.stages.train.base import Setup
 from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.yardstick import Yardstick, model_problem
 
-_TRIED: Final = (1, 2, 3, 5, 8, 12, 20, 32, 50, 80, 120, 200, 320, 500, 800)  # numbers of further rounds
-_HALVINGS: Final = 12  # of the search for the noise: to within half a percent
+_TRIED: Final = (1, 0.5, 0.25, 0.1, 0.03, 0.01)  # numbers of further rounds, of the most
+_LEAST_TRIED: Final = 20  # so many rounds may be taken however short the run was
+_CHARGES: Final = (0.25, 0.5, 1.0)  # of the most that others may be charged
+_ALIKE: Final = 1.1  # risks that differ by less are alike: then the others' lower charge decides
+_QUESTIONS: Final = 40  # of a search for the noise, at most
+_CLOSE: Final = 0.99  # of what is aimed for, where a search stops
+_NEAR: Final = 4.0  # times what is aimed for, from where on a search steps towards it instead of halving
+_VISIBLE: Final = 0.001  # of what there is to learn: less risk than this no test set would show
 _WIDEST: Final = 2.0**14  # times the noise of the last round, at most
 
 
@@ -49,13 +56,14 @@ class ForgetDesign:
     retraining_rounds: int
     retraining_epsilon: float
     retraining_risk: float
+    learnable: float
 
     @property
     def retrain(self) -> str:
         """Why training again is the better way; empty where going on is."""
         if self.chosen.others >= self.retraining_epsilon:
             return "Training again without them costs everybody less."
-        if self.chosen.risk > self.retraining_risk:
+        if self.chosen.risk > self.retraining_risk + _VISIBLE * self.learnable:
             return "The noise that hides them disturbs the model more than training again without them would."
         return ""
 
@@ -84,8 +92,9 @@ def design_forgetting(
 ) -> ForgetDesign:
     """Return the rounds of least expected risk that bring whoever leaves down to ``epsilon``.
 
-    ``others``: the largest epsilon that the rounds may cost everybody else; a tenth of training again if left
-    out. ``rounds``: how many, if that is decided. Refuse what cannot be proved, and a target out of reach.
+    ``others``: the largest epsilon that the rounds may cost everybody else; half of training again if left out. Of
+    ways that disturb the model alike, the one that costs them least is chosen. ``rounds``: how many, if that is
+    decided. Refuse what cannot be proved, and a target out of reach.
     """
     why = why_not_forgotten(before)
     if why:
@@ -93,64 +102,95 @@ def design_forgetting(
     delta = before.target.delta
     again = promise(before.lineage[0], "final-model", delta).epsilon
     require(0 < epsilon < math.inf, "--epsilon", "be positive and finite", epsilon)
-    limit = again / 10 if others is None else others
-    most = max(1, before.lineage[0].method.total // 3)
-    tried = [rounds] if rounds is not None else [k for k in _TRIED if k <= max(most, 20)]
-    aim = _Aim(before, model, leaving, epsilon, limit)
-    options = [one for count in tried if (one := _option(aim, count)) is not None]
+    limit = again / 2 if others is None else others
+    most = max(before.lineage[0].method.total // 3, _LEAST_TRIED)
+    counts = dict.fromkeys(max(1, round(most * part)) for part in _TRIED)
+    tried = [rounds] if rounds is not None else sorted(counts)
+    aim = _Aim(before, model, leaving, epsilon)
+    options = [one for count in tried if (one := _option(aim, count, limit)) is not None]
     if not options:
-        raise CannotCertify(_out_of_reach(aim, tried[-1], again))
+        raise CannotCertify(_out_of_reach(aim, tried[-1], again, limit))
     return ForgetDesign(
         chosen=min(options, key=lambda one: one.risk),
         options=tuple(options),
         retraining_rounds=before.lineage[0].method.total,
         retraining_epsilon=again,
         retraining_risk=noise_risk(before.lineage[0]),
+        learnable=_yardstick(before).learnable,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Aim:
-    """Who leaves which model, what is to be left of them, and the most that everybody else may be charged."""
+    """Who leaves which model, and what is to be left of them."""
 
     before: Plan
     model: Vector
     leaving: Leaving
     epsilon: float
-    others: float
 
-    def going_on(self, rounds: int, log_factor: float) -> Plan | None:
-        """Return the plan of so many rounds with this noise."""
-        return _going_on(self.before, self.model, self.leaving, rounds, math.exp(log_factor))
-
-    def met_by(self, plan: Plan) -> bool:
-        """Return whether a plan forgets enough, and costs the others no more than they may be charged."""
-        enough = forgotten(plan)[-1].new_model.epsilon <= self.epsilon
-        return enough and promise(plan, plan.target.adversary).epsilon <= self.others
+    def going_on(self, rounds: int, hiding: float, steady: float) -> Plan | None:
+        """Return the plan of so many rounds; None where no grid holds its noise."""
+        return _going_on(self, rounds, hiding, steady)
 
 
-def _option(aim: _Aim, rounds: int) -> Option | None:
-    """Return the least noise, on a scale, with which so many rounds meet the aim; None if none does."""
-    low, high = -math.log(_WIDEST), math.log(_WIDEST)
-    best = aim.going_on(rounds, high)
-    if best is None or not aim.met_by(best):
+def _option(aim: _Aim, rounds: int, limit: float) -> Option | None:
+    """Return the best of ways to forget in so many rounds: the least charge among those of about the least risk."""
+    found = [one for part in _CHARGES if (one := _least_noise(aim, rounds, limit * part)) is not None]
+    least = min((one.risk for one in found), default=math.inf)
+    return next((one for one in found if one.risk <= _ALIKE * least), None)
+
+
+def _least_noise(aim: _Aim, rounds: int, others: float) -> Option | None:
+    """Return the least noise that forgets and charges the others at most so much; None if none does.
+
+    First the noise of all rounds that the others need, then the noise of the first round that whoever leaves needs.
+    """
+
+    def charged(log_steady: float) -> float:
+        plan = aim.going_on(rounds, 0.0, math.exp(log_steady))
+        return math.inf if plan is None else promise(plan, plan.target.adversary).epsilon
+
+    log_steady = _least(charged, others)
+    if log_steady is None:
         return None
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        plan = aim.going_on(rounds, middle)
-        low, high, best = (low, middle, plan) if plan is not None and aim.met_by(plan) else (middle, high, best)
-    return Option(
-        plan=best,
-        rounds=rounds,
-        epsilon=forgotten(best)[-1].new_model.epsilon,
-        others=promise(best, best.target.adversary).epsilon,
-        risk=noise_risk(best),
-    )
+
+    def left(log_hiding: float) -> float:
+        plan = aim.going_on(rounds, math.exp(log_hiding), math.exp(log_steady))
+        return math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
+
+    log_hiding = _least(left, aim.epsilon)
+    plan = None if log_hiding is None else aim.going_on(rounds, math.exp(log_hiding), math.exp(log_steady))
+    if plan is None:
+        return None
+    epsilon, cost = forgotten(plan)[-1].new_model.epsilon, promise(plan, plan.target.adversary).epsilon
+    if not (epsilon <= aim.epsilon and cost <= others):
+        return None
+    return Option(plan=plan, rounds=rounds, epsilon=epsilon, others=cost, risk=noise_risk(plan))
 
 
-def _out_of_reach(aim: _Aim, rounds: int, again: float) -> str:
+def _least(epsilon_at: Callable[[float], float], aim: float) -> float | None:
+    """Return about the smallest logarithm of noise at which epsilon is at most ``aim``; None if it never is.
+
+    Near the aim epsilon falls about like one over the noise, so the next noise is where that leads, if it lies between
+    the bounds so far. Whatever is returned was found to meet the aim.
+    """
+    low, high, at = -math.log(_WIDEST), math.log(_WIDEST), 0.0
+    best = None
+    for _ in range(_QUESTIONS):
+        epsilon = epsilon_at(at)
+        low, high, best = (low, at, at) if epsilon <= aim else (at, high, best)
+        if high - low < 1 - _CLOSE or _CLOSE * aim <= epsilon <= aim:
+            break
+        ratio = epsilon / (aim * (1 + _CLOSE) / 2)
+        guess = at + math.log(ratio) if 0 < ratio < math.inf else math.inf
+        at = guess if low < guess < high and 1 / _NEAR < ratio < _NEAR else (low + high) / 2
+    return best
+
+
+def _out_of_reach(aim: _Aim, rounds: int, again: float, others: float) -> str:
     """Return why no noise is enough, how far the rounds get, and what training again costs."""
-    plan = aim.going_on(rounds, math.log(_WIDEST))
+    plan = aim.going_on(rounds, _WIDEST, 1.0)
     floor = math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
     left, first = aim.leaving, aim.before.lineage[0]
     who = "whoever leaves"
@@ -163,19 +203,29 @@ def _out_of_reach(aim: _Aim, rounds: int, again: float) -> str:
         why = "rounds that records draw themselves contract by proof only if their steps are short, and " + why
     reach = f"epsilon {floor:.3g}" if math.isfinite(floor) else "no guarantee"
     return (
-        f"{rounds} further rounds bring {who} down to {reach}, not to {aim.epsilon:g}, at a cost of {aim.others:.3g} "
+        f"{rounds} further rounds bring {who} down to {reach}, not to {aim.epsilon:g}, at a cost of {others:.3g} "
         f"for the others: {why}. Raise --epsilon, or train again without them: {first.method.total} rounds, charged "
         f"epsilon {again:.3g}."
     )
 
 
-def _going_on(before: Plan, model: Vector, leaving: Leaving, rounds: int, factor: float) -> Plan | None:
-    """Return the plan of so many rounds of all units, each with ``factor`` times the noise of the last round before."""
+def _going_on(aim: _Aim, rounds: int, hiding: float, steady: float) -> Plan | None:
+    """Return the plan of so many rounds of all units, noise counted in that of the last round before.
+
+    ``hiding``: of the first round, on top of its own; ``steady``: of all rounds together, spread so that it disturbs
+    the last model least. Steps are the longest that do not expand a gap.
+    """
+    before, leaving = aim.before, aim.leaving
     setup = before.setup if leaving.data is None else replace(before.setup, data=leaving.data)
     run, count = before.run, setup.units
-    steps, noise = per_round(run.step_size, run), before.hidden.noise()
-    smoothness = run.smoothness or 0.0
-    step = min(float(steps.max()), 1 / smoothness if smoothness else math.inf)
+    smoothness, unit = run.smoothness or 0.0, float(before.hidden.noise()[-1])
+    bend = smoothness + run.strong_convexity
+    step = 2 / bend if bend > 0 else float(per_round(run.step_size, run).max())
+    weights = _weights(before, np.full(rounds, step))
+    shape = 1 / np.sqrt(np.maximum(weights, 1e-12 * float(weights.max())))
+    variance = (steady * unit) ** 2 * shape / shape.sum()
+    variance[0] += (hiding * unit) ** 2
+    noise = np.sqrt(variance) * math.sqrt(count) / step
     further = replace(
         run,
         rounds=1,
@@ -188,9 +238,9 @@ def _going_on(before: Plan, model: Vector, leaving: Leaving, rounds: int, factor
         largest_batch=None,
         stopping="end",
         step_size=step,
-        noise_std=float(noise[-1]) * factor / math.sqrt(rounds) * math.sqrt(count) / step,
+        noise_std=tuple(noise.tolist()) if rounds > 1 else float(noise[0]),
     )
-    method = Hidden(run=further, deal=before.hidden.deal, start=tuple(float(value) for value in model))
+    method = Hidden(run=further, deal=before.hidden.deal, start=tuple(float(value) for value in aim.model))
     exponent = _grid(setup, method)
     if exponent is None:
         return None
@@ -218,13 +268,28 @@ def _grid(setup: Setup, method: Hidden) -> int | None:
 
 
 def noise_risk(plan: Plan) -> float:
-    """Return the risk that the noise of a hidden run adds, where curvature is spread evenly over all parameters."""
+    """Return the risk that the noise of a hidden run adds, on the model problem by which designs are compared."""
     run = plan.run
-    smoothness = run.smoothness or 0.0
-    steps, noise = per_round(run.step_size, run), plan.hidden.noise()
-    shrink = (1 - steps * max(smoothness / plan.dimension, run.strong_convexity)) ** 2
-    kept = np.append(np.cumprod(shrink[::-1])[::-1][1:], 1.0)  # what later rounds leave of each round's noise
-    return smoothness / 2 * float(np.sum(noise**2 * kept))
+    return float(_weights(plan, per_round(run.step_size, run)) @ plan.hidden.noise() ** 2)
+
+
+def _weights(plan: Plan, steps: Vector) -> Vector:
+    """Return what a unit of noise variance in each of these rounds adds to the risk of the model after them."""
+    model = _yardstick(plan)
+    return model.weights(model.kept(steps))
+
+
+def _yardstick(plan: Plan) -> Yardstick:
+    run = plan.run
+    return model_problem(
+        dimension=plan.dimension,
+        lipschitz=run.lipschitz,
+        data=(run.smoothness or 0.0) - run.strong_convexity,
+        ridge=run.strong_convexity,
+        distance=plan.model.loss.usual_reach / plan.data.bound,
+        diameter=run.diameter,
+        outputs=plan.model.loss.outputs,
+    )
 
 
 def table_of(options: Sequence[Option]) -> list[dict[str, float]]:

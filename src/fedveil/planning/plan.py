@@ -195,8 +195,8 @@ class Plan(Training):
         require(
             full and len(self.hidden.start) > 0, "forget", "be rounds of all units from a released model", run.order
         )
-        steepest = float(np.max(per_round(run.step_size, run))) * (run.smoothness or 0.0)
-        require(steepest <= 1 + 1e-9, "forget.step_size", "be at most 1/smoothness", steepest)  # however many join
+        steepest = float(np.max(per_round(run.step_size, run))) * ((run.smoothness or 0.0) + run.strong_convexity)
+        require(steepest <= 2 + 1e-9, "forget.step_size", "be at most 2/(smoothness + l2)", steepest)  # no gap expands
         bare = not (self.preparation or self.canaries or self.selection)
         require(bare, "forget", "go on without a preparation, canaries or a search of its own", self.name)
 

@@ -185,7 +185,10 @@ def forgetting_curve(plan: Plan) -> tuple[tuple[int, float], ...]:
     before, total = plan.lineage[:-1], plan.run.total
     points = [(0, _kept(before, plan.target.delta, plan.forgetting.together).epsilon)]
     for rounds in sorted({round(total * part) for part in _PARTS_OF_CURVE} - {0}):
-        shorter = replace(plan, method=replace(plan.hidden, run=replace(plan.run, passes=rounds)))
+        run = plan.run
+        steps, noise = (per_round(values, run)[:rounds].tolist() for values in (run.step_size, run.noise_std))
+        cut = replace(run, passes=rounds, step_size=tuple(steps), noise_std=tuple(noise))
+        shorter = replace(plan, method=replace(plan.hidden, run=cut))
         points.append((rounds, _left_behind((*before, shorter), len(before)).epsilon))
     return tuple(points)
 
