@@ -274,7 +274,7 @@ def test_records_that_draw_in_classes_are_compared_too() -> None:
 class TestDrafted:
     """A study that leaves its columns to be learned: each model learns them anew, and pays for it."""
 
-    def drafted(self, folder: Path, extra: str = "") -> Path:
+    def drafted(self, folder: Path, extra: str = "", held: str = "public = true\n") -> Path:
         draw = np.random.default_rng(2)
         lines = ["age,town,ill"]
         for _ in range(400):
@@ -284,8 +284,8 @@ class TestDrafted:
         out = folder / "study.toml"
         init_study(Wish(data=str(folder / "data.csv"), target="ill", classes=("no", "yes"), epsilon=3.0), out)
         quick = '[algorithm]\nkind = "hidden"\norder = "secret"\n[schedule]\nkind = "constant"\nrounds = 2\n'
-        held = out.read_text(encoding="utf-8").replace("[data.held_out]", "[data.held_out]\npublic = true\n")
-        out.write_text(held + quick + extra, encoding="utf-8")
+        study = out.read_text(encoding="utf-8").replace("[data.held_out]", f"[data.held_out]\n{held}")
+        out.write_text(study + quick + extra, encoding="utf-8")
         return out
 
     def test_it_is_trained_measured_and_charged(self, tmp_path: Path) -> None:
@@ -310,17 +310,36 @@ class TestDrafted:
         from fedveil.jobs import compare as comparing
 
         carried: list[Plan] = []
-        usual = comparing.learned_from
+        usual = comparing.run_stages
 
         def watched(plan: Plan, *given: object) -> object:
             carried.append(plan)
             return usual(plan, *given)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(comparing, "learned_from", watched)
+        monkeypatch.setattr(comparing, "run_stages", watched)
         found = compare(self.drafted(tmp_path), algorithms=["hidden"], runs=2)
         assert len(carried) == 2
         assert all(plan.preparation for plan in carried)
         assert found.entries[0].epsilon == promise(carried[0], "final-model").epsilon
+
+    def test_private_held_out_records_are_counted_with_noise_and_charged(self, tmp_path: Path) -> None:
+        found = compare(self.drafted(tmp_path, held=""), algorithms=["hidden"], runs=2)
+        (entry,) = found.entries
+        assert found.counted
+        assert found.private
+        assert len(entry.scores) == 2
+        assert entry.scores[0] != entry.scores[1]  # models and counts have noise of their own
+        exact = found.test_records * np.array(entry.scores)
+        assert not np.allclose(exact, np.rint(exact), atol=1e-9)  # no share of whole records
+        assert "charged for" in compare_page(found.as_json())
+        assert {cost.adversary: cost.epsilon for cost in found.costs}["final-model"] < math.inf
+
+    def test_private_held_out_records_that_no_count_can_score_are_refused(self, tmp_path: Path) -> None:
+        study = self.drafted(tmp_path, held="")
+        study.write_text(study.read_text().replace("[model]", "[model]\ndecision_threshold = 0.4"))
+        with pytest.raises(BadValue, match="the study states a decision threshold"):
+            compare(study, algorithms=["hidden"], runs=1)
+        assert not (tmp_path / ".fedveil").exists()
 
     def test_a_cap_stops_it_before_anything_is_learned(self, tmp_path: Path) -> None:
         study = self.drafted(tmp_path, "[books]\ncap = {final-model = [4.0, 1e-3]}\n")

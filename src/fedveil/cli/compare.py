@@ -91,6 +91,8 @@ def _tell(result: Mapping[str, Any], written: list[str]) -> None:
         out().print(f"WARNING: {useless_text(result)}", soft_wrap=True)
     if result["reference"] is not None:
         out().print(f"without privacy: {result['metric']} {result['reference']:.3f}")
+    if result["counted"]:
+        out().print("Scores are noisy counts on held-out records, which the plan of every model is charged for.")
     if not result["test_records"]:
         out().print("No records are held out, so nothing was scored: add [data.held_out] to the study.")
     out().print(result["warning"])

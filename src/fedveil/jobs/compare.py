@@ -26,10 +26,12 @@ from fedveil.core.values import Vector
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.engine.held_out import ledgers_beside
+from fedveil.engine.here import Here
 from fedveil.engine.measure import centralised
-from fedveil.engine.study import learned_from, planned_for
+from fedveil.engine.run import Data, Released, run_stages
+from fedveil.engine.study import learned_from, open_data, planned_for
 from fedveil.engine.train import train
-from fedveil.jobs.local import Given, Wanted, open_any_study, refuse_evaluation
+from fedveil.jobs.local import Given, Wanted, open_any_study
 from fedveil.ledger.budget import Cost
 from fedveil.ledger.place import Transaction, books_of, caps_of, costs_of, open_books
 from fedveil.models.metrics import evaluate_classes, evaluate_numbers, majority, no_better, scores
@@ -40,7 +42,7 @@ from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.planning.study import Study
 from fedveil.planning.tuning import NOT_TUNED
 from fedveil.privacy.guarantee import Adversary, finite_or_none
-from fedveil.stages.evaluate.request import UNSAID, EvaluationRequest
+from fedveil.stages.evaluate.request import EvaluationRequest
 from fedveil.stages.prepare.loading import Unprepared
 from fedveil.stages.train.acting import Trained
 from fedveil.stages.train.correlation import CORRELATED, DRAWN, INDEPENDENT
@@ -135,7 +137,8 @@ class Entry:
 class Comparison:
     """All entries, and what they cost together. ``reference``: the score of a model trained without privacy.
 
-    ``baseline``: the score of the best constant answer on the held-out records, called ``constant``.
+    ``counted``: scores are noisy counts, a stage of every plan. ``baseline``: the score of the best constant answer on
+    the held-out records, called ``constant``.
     """
 
     study: Study
@@ -148,6 +151,7 @@ class Comparison:
     clients: int
     test_records: int
     test_public: bool
+    counted: bool = False
     reference: float | None = None
     charged: bool = False
     baseline: float | None = None
@@ -167,7 +171,7 @@ class Comparison:
     @property
     def exposed(self) -> bool:
         """True if scores on held-out records that are not public are published without noise."""
-        return self.test_records > 0 and not self.test_public
+        return self.test_records > 0 and not self.test_public and not self.counted
 
     @property
     def best(self) -> Entry | None:
@@ -230,6 +234,7 @@ class Comparison:
             "clients": self.clients,
             "test_records": self.test_records,
             "test_public": self.test_public,
+            "counted": self.counted,
             "entries": [entry.as_json() for entry in self.entries],
         }
 
@@ -380,12 +385,8 @@ def _risk(planned: Planned) -> str:
 
 def _planned_one(entry: Entry, study: Study, loaded: Loaded | Unprepared) -> tuple[Entry, Planned | None]:
     """Plan one study for an entry; what it learns about its columns is part of its plan, and of its target."""
-    held = 0 if loaded.test is None else len(loaded.test)
     try:
-        if isinstance(loaded, Unprepared):
-            planned = planned_for(study, loaded)
-        else:
-            planned = study.planned(loaded.train.shape, held, loaded.test_public)
+        planned = planned_for(study, loaded)
         plan = planned.plan
         found = math.inf if plan.origin.revealed_by_places else promise(plan, entry.adversary).epsilon
     except (FedveilError, ValueError) as error:
@@ -466,23 +467,18 @@ def compare(
     require(view in get_args(View), "view", f"be one of {', '.join(get_args(View))}", view)
     require(isinstance(runs, int) and 1 <= runs <= 1000, "runs", "lie between 1 and 1000", runs)
     found, loaded = open_any_study(study, data)
-    refuse_evaluation(found)
-    hint = (
-        "Declare them public ([data.held_out] public = true), or write [evaluation] private = false: exact scores are "
-        "then published, and the ledger says no guarantee for every observer."
-    )
-    free = loaded.test is None or loaded.test_public or found.exact
-    require(free, "[data.held_out]", "be public where algorithms are compared on it exactly", "private records", hint)
     rule = "be of classes or of a number to be compared"
     require(not found.model.survival, "model.kind", rule, found.model.kind)
-    # canaries are for a run that is audited, and a search is for one that is tuned; scores are exact
-    exact = EvaluationRequest(private=False) if found.exact else UNSAID
-    found = replace(found, canaries=0, tune=NOT_TUNED, evaluation=exact)
+    # canaries are for a run that is audited, and a search is for one that is tuned
+    evaluation = EvaluationRequest(private=False) if found.exact else found.evaluation
+    found = replace(found, canaries=0, tune=NOT_TUNED, evaluation=evaluation)
     planned: list[tuple[Entry, Plan | None]] = []
     for entry, one in candidates(found, view, algorithms):
         watch(f"planning {entry.label}")
         planned.append(planned_entry(entry, one, loaded))
     plans = [plan for _, plan in planned if plan is not None]
+    counted = bool(plans) and all(plan.evaluation for plan in plans)
+    _check_scored(found, loaded, counted or not plans)
     comparison = Comparison(
         study=found,
         view=view,
@@ -494,14 +490,18 @@ def compare(
         clients=loaded.train.clients,
         test_records=0 if loaded.test is None else len(loaded.test),
         test_public=loaded.test_public,
+        counted=counted,
         charged=books_of(found, None) is not None and bool(plans),
     )
     name = charge(comparison, loaded, plans) if comparison.charged else None
-    entries = []
+    entries, constants = [], []
     for entry, plan in planned:
         watch(f"training {entry.label}")
-        entries.append(entry if plan is None else _measured(entry, plan, loaded, found.seed, runs, clock))
-    baseline, constant = _constant(loaded)
+        if plan is not None:
+            entry, noisy = _measured(entry, plan, loaded, found.seed, runs, clock)
+            constants += noisy
+        entries.append(entry)
+    baseline, constant = _noisy_constant(constants) if counted else _constant(loaded)
     comparison = replace(
         comparison,
         entries=tuple(entries),
@@ -514,30 +514,62 @@ def compare(
     return comparison
 
 
+def _check_scored(study: Study, loaded: Loaded | Unprepared, counted: bool) -> None:
+    """Refuse private held-out records that no plan counts with noise, unless the study asks for exact scores."""
+    hint = (
+        "Declare them public ([data.held_out] public = true), or write [evaluation] private = false: exact scores are "
+        "then published, and the ledger says no guarantee for every observer."
+    )
+    free = loaded.test is None or loaded.test_public or study.exact or counted
+    why = study.uncounted or "a client may own records of both kinds"
+    rule = "be public where algorithms are compared on it and noisy counts cannot score them"
+    require(free, "[data.held_out]", rule, f"private records, and {why}", hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Noting(Here):
+    """The adder of one process, which notes what each training was."""
+
+    trained: list[Trained]
+
+    def train(self, plan: Plan, data: Data, released: Released) -> Vector:
+        """Train on all records, and return the last model."""
+        self.trained.append(train(plan, data.train(released), self.entropy, public=data.public_test(released)))
+        return self.trained[-1].model
+
+
 def _measured(
     entry: Entry, plan: Plan, given: Loaded | Unprepared, seed: int | None, runs: int, clock: Callable[[], float]
-) -> Entry:
-    """Train and measure; a refusal of the data is reported like a refusal of the plan."""
+) -> tuple[Entry, list[dict[str, Any]]]:
+    """Train and measure; a refusal of the data is reported like a refusal of the plan.
+
+    Return also what noisy counts say of the best constant answer, once a run, where they score the models.
+    """
     found: list[Trained] = []
     scored: list[dict[str, Any]] = []
     began = clock()
     try:
         for run in range(runs):
             entropy = Entropy.from_system() if seed is None else Entropy.from_seed(seed + run)
-            loaded = _loaded(given, plan, entropy)
-            found.append(train(plan, loaded.train, entropy))
-            if loaded.test is not None:
-                scored.append(_score(plan, found[-1].model, loaded.test))
+            data = open_data(given, entropy)
+            released = run_stages(plan, data, _Noting(plan, entropy, found))
+            test = data.loaded(released).test
+            if plan.evaluation:
+                said = released["evaluation"]
+                scored.append({**said, "score": said["accuracy" if plan.data.classes else "r2"]})
+            elif test is not None:
+                scored.append(_score(plan, released["training"], test))
     except (FedveilError, ValueError) as error:
-        return replace(entry, refused=" ".join(str(error).split()))
+        return replace(entry, refused=" ".join(str(error).split())), []
     seconds, spread = (clock() - began) / runs, None
     if runs > 1 and not isinstance(
         given, Unprepared
     ):  # weights of rows that were made by different rules do not compare
         spread = float(np.sqrt(np.mean(np.var([one.model for one in found], axis=0, ddof=1))))
-    return replace(
+    constants = [one["baseline"] for one in scored if plan.evaluation]
+    entry = replace(
         entry,
-        scores=tuple(one["score"] for one in scored),
+        scores=tuple(one["score"] for one in scored if one["score"] is not None),
         areas=tuple(one["auc"] for one in scored if one.get("auc") is not None),
         useless=bool(scored) and all(no_better(one) is not None for one in scored),
         model_spread=spread,
@@ -548,6 +580,7 @@ def _measured(
             seconds=seconds,
         ),
     )
+    return entry, constants
 
 
 def _loaded(given: Loaded | Unprepared, plan: Plan, entropy: Entropy) -> Loaded:
@@ -577,6 +610,14 @@ def _constant(loaded: Loaded | Unprepared) -> tuple[float | None, str]:
     names = [str(k) for k in range(held.classes)] if known is None else known.labels.classes
     found = majority(held.targets.astype(np.int64), names)
     return found["accuracy"], f"always {found['class']!r}"
+
+
+def _noisy_constant(constants: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
+    """Return the same by noisy counts, on average over all models that they scored."""
+    if not constants or "class" not in constants[0]:
+        return (0.0, "always the mean") if constants else (None, "")
+    known = [one["accuracy"] for one in constants if one["accuracy"] is not None]
+    return (float(np.mean(known)) if known else None), f"always {constants[0]['class']!r}"
 
 
 def _reference(study: Study, plans: Sequence[Plan], given: Loaded | Unprepared) -> float | None:

@@ -98,7 +98,11 @@ def _utility(result: Mapping[str, Any], ran: Sequence[Mapping[str, Any]]) -> Mar
     scale = Axis(0.0, 1.0) if min(ends) >= 0 else axis([*ends, 1.0], log=False)
     mark = None if reference is None else (reference, f"without privacy {reference:.3f}")
     drawing = rows_chart("scores", result["metric"], _spoken(measured), rows, scale=scale, mark=mark)
-    public = "" if result["test_public"] else " The held-out records were not declared public: nothing protects them."
+    if result["counted"]:
+        public = " Scores are noisy counts, which the plan of every model is charged for."
+    else:
+        exact = " The held-out records were not declared public: nothing protects them."
+        public = "" if result["test_public"] else exact
     caption = f"{result['metric']} on the held-out records; whiskers are one standard deviation.{public}"
     useless = note(useless_text(result), kind="warning") if result.get("no_better") else None
     return section("utility", "How well each does", useless, figure(drawing, caption))
