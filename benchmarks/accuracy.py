@@ -103,7 +103,8 @@ BARS = {
 def opened(tables: Mapping[str, Any], privacy: Mapping[str, Any], **more: Any) -> tuple[Study, Loaded]:
     study = study_of({**tables, "privacy": privacy, **more}, base=DATA)
     assert study.source is not None
-    loaded = load(study.source, study.split, study.held_out, base=DATA, generator=np.random.default_rng)
+    data = study.data
+    loaded = load(study.source, data.split, data.held_out, base=DATA, generator=np.random.default_rng)
     return study, loaded
 
 

@@ -31,7 +31,7 @@ from fedveil.stages.train.dpsgd.correlated_design import (
 )
 from fedveil.stages.train.dpsgd.cost import affordable, charged, fitting_budget, joint_cost
 from fedveil.stages.train.dpsgd.method import MOST_MESSAGES, DpSgd
-from fedveil.stages.train.dpsgd.mixing import mixture, noise_left, round_noise, spread_of
+from fedveil.stages.train.dpsgd.mixing import mean_divisor, mixture, noise_left, round_noise, spread_of
 from fedveil.stages.train.dpsgd.settings import ClientSettings, Clipping, Network, Sampling, check_picks
 from fedveil.stages.train.optimiser import Optimiser
 from fedveil.stages.train.request import Draft, Task, beside, check_beside
@@ -56,7 +56,7 @@ USUAL_RATE: Final = 0.05
 LEAST_BATCH: Final = 10
 
 
-def picked_among(task: Task) -> int:
+def picked_among(task: Task, clipping: Clipping) -> int:
     """Among how many rounds of a pass every record picks one: as the schedule says, else by the usual rule."""
     schedule, data = task.schedule, task.data
     if isinstance(schedule.rounds, int):
@@ -69,7 +69,8 @@ def picked_among(task: Task) -> int:
         check_batch(schedule.batch, data.records)
         result = data.records // schedule.batch
     else:
-        result = max(1, min(round(1 / USUAL_RATE), data.smallest_client // LEAST_BATCH))
+        usual = min(round(1 / USUAL_RATE), data.smallest_client // LEAST_BATCH)
+        result = max(1, usual if clipping == "individual" else min(data.smallest_client, _MOST_SMALL_BATCHES))
     check_picks(result, data)
     return result
 
@@ -77,13 +78,18 @@ def picked_among(task: Task) -> int:
 def usual_rate(records: int, clipping: Clipping) -> float:
     """Return the sampling rate of a client with so many records where nothing states it.
 
-    Individual clipping: a twentieth of the records. Batch clipping: batches as small as a bearable number of rounds
-    allows. A clipped mean moves by twice its bound whatever the batch's size: a larger batch needs as much noise, and
-    only the smaller chance to be in a small one protects a record (docs/dpsgd.md).
+    Individual clipping: a twentieth of the records. Batch clipping: batches of one record. A clipped mean moves by
+    twice its bound whatever the batch's size: a larger batch needs as much noise, and only the smaller chance to be in
+    a small one protects a record (docs/dpsgd.md).
     """
     if clipping == "batch":
-        return share(min(records, max(1, math.ceil(_PASSES * records / _MOST_SMALL_BATCHES))), records)
+        return share(1, records)
     return min(1.0, max(USUAL_RATE, share(min(LEAST_BATCH, records), records)))
+
+
+def usual_passes(a_pass: int, clipping: Clipping) -> int:
+    """Return the passes of so many rounds each where nothing states them: fewer where small batches make them long."""
+    return _PASSES if clipping == "individual" else max(1, min(_PASSES, _MOST_SMALL_BATCHES // a_pass))
 
 
 def check_batch(batch: int, records: int) -> None:
@@ -103,7 +109,7 @@ def share(part: int, of: int) -> float:
 def expected_risk(method: DpSgd, task: Task) -> float | None:
     """What the yardstick expects if all clients are like the first and answer at once; None if it has no say."""
     one, data = method.client_settings[0], task.data
-    plain = len(method.client_settings) == 1 and method.clipping == "individual" and method.compression.kind == "none"
+    plain = len(method.client_settings) == 1 and method.compression.kind == "none"
     plain = plain and not method.adaptive and not method.segments and method.optimiser.kind == "momentum"
     plain = plain and not method.correlated
     if task.model.constants(data.bound).smoothness is None or not plain:
@@ -114,7 +120,7 @@ def expected_risk(method: DpSgd, task: Task) -> float | None:
         model,
         steps,
         momentum=method.optimiser.momentum,
-        noise=(one.noise * one.clip) ** 2 * spread_of(method, task.setup) / batch**2,
+        noise=(one.noise * one.clip) ** 2 * spread_of(method, task.setup) / mean_divisor(method, one, task.setup) ** 2,
         dealing=model.spread * (1 - one.rate) / batch,
     )
 
@@ -136,13 +142,30 @@ _PLANNED: Final = ("rounds", "passes", "batch", "step_size", "noise_std")
 _ASKED: Final = ("clip", "steps", "rate", "rounds", "noise_multiplier", "segments", "own_epsilon", "correlation")
 
 
+def undesigned(request: DpSgdRequest, task: Task) -> bool:
+    """Return whether a study states nothing of clip, noise, rates, rounds and steps."""
+    stated = [getattr(task.schedule, name) for name in _PLANNED] + [getattr(request, name) for name in _ASKED]
+    return all(value is None for value in stated)
+
+
 def leaves_open(request: DpSgdRequest, task: Task) -> bool:
     """Return whether clip, steps, rates and rounds are all left to the design: what is stated keeps its meaning."""
-    stated = [getattr(task.schedule, name) for name in _PLANNED] + [getattr(request, name) for name in _ASKED]
     model = task.model
     usual = model.clip == model.loss.usual_clip(task.data.bound)
-    fixed = any(value is not None for value in stated) or request.clipping == "batch"
-    return usual and not fixed and replace(request.optimizer, momentum=None) == OptimizerRequest()
+    free = undesigned(request, task) and request.clipping == "individual"
+    return usual and free and replace(request.optimizer, momentum=None) == OptimizerRequest()
+
+
+def check_batch_clipping(request: DpSgdRequest, task: Task, risk: float) -> None:
+    """Refuse batch clipping that is left to the design where the yardstick expects it to leave too much unlearned."""
+    if request.clipping == "individual" or not undesigned(request, task):
+        return
+    hint = (
+        "A clipped mean moves by up to twice its clip however large its batch is, and the noise for that leaves too "
+        "little to learn from so few records. Or state algorithm.rate, rounds and steps yourself."
+    )
+    promising = risk <= _MOST_UNLEARNED * yardstick_of(task).learnable
+    require(promising, "algorithm.clipping", "be individual where the rest is left to the design", "batch", hint)
 
 
 def tightened(method: DpSgd, room: float) -> DpSgd:
@@ -161,8 +184,10 @@ _EPSILON_SHARE, _DELTA_SHARE = 1e-4, 1e-3  # kept back for what the grid costs
 _OWN_SHARE = 1e-3  # of a client's own epsilon, kept back for the grid and for calibrating once more
 _PASSES = 20
 _MOST_SMALL_BATCHES = 20_000  # rounds of batch clipping
+_MOST_UNLEARNED = 0.4  # of all that there is to learn; from 0.48 on runs ended below the best constant answer
 _STEP = 3.0  # over the smoothness: below 2 (1 + momentum), where a step with momentum still contracts
 _WALK = 1.0  # most that the noise of all rounds may move a score, in standard deviations
+_BATCH_WALK = 2.0  # the same where batch clipping is designed here: there the yardstick's risk is least
 
 
 def _clip(name: str, given: Any) -> Any:
@@ -316,6 +341,8 @@ class DpSgdRequest:
             method = tightened(method, _WALK / self._walk(task, method.client_settings[0], self._first_step(task)))
         method.check(task.setup)
         check_company(method, task)
+        if risk is not None:
+            check_batch_clipping(self, task, risk)
         said = f"{self.sampling} batches, {method.total} rounds; noise calibrated for the worst client"
         return Draft(method=method, reason=said, risk=risk, passes=passes_of(method))
 
@@ -478,7 +505,7 @@ class DpSgdRequest:
         require(not isinstance(schedule.batch, tuple), "schedule.batch", "be one number for dpsgd", schedule.batch)
         require(not isinstance(schedule.rounds, str), "schedule.rounds", "be a number for dpsgd", schedule.rounds)
         if self.sampling == "independent":
-            rate = 1 / picked_among(task)
+            rate = 1 / picked_among(task, self.clipping)
         if rate is None and isinstance(schedule.batch, int):
             check_batch(schedule.batch, task.data.records)
             rate = share(schedule.batch, task.data.records)
@@ -488,7 +515,9 @@ class DpSgdRequest:
             rate = usual_rate(task.data.smallest_client, self.clipping)
         if rounds is None:
             a_pass = schedule.rounds if isinstance(schedule.rounds, int) else max(1, round(1 / rate))
-            rounds = a_pass * (schedule.passes or _PASSES)
+            rounds = a_pass * (schedule.passes or usual_passes(a_pass, self.clipping))
+            if self.clipping == "batch" and schedule.passes is None and not isinstance(schedule.rounds, int):
+                rounds = min(rounds, _MOST_SMALL_BATCHES)
         rate = rate if self.sampling != "cyclic" else 1 / max(1, math.floor(1 / rate * (1 + 4e-16)))
         count = whole("algorithm.rounds", rounds)
         hint = "Give fewer passes, or a larger rate."
@@ -511,7 +540,10 @@ class DpSgdRequest:
         if task.model.linear:
             first = self._first_step(task)
             if not self.adapts:  # otherwise round by round, as the clip moves
-                first *= min(1.0, _WALK / self._walk(task, settings, first, correlated))
+                walk = _WALK
+                if self.clipping == "batch" and undesigned(self, task):
+                    walk = _BATCH_WALK * mean_divisor(self._any, settings, task.setup)
+                first *= min(1.0, walk / self._walk(task, settings, first, correlated))
         else:
             first = deep_step(task, settings.clip, self._momentum, self._walk(task, settings, 1.0, correlated))
         return shaped(first, settings.rounds, self.optimizer.decay or "linear", self.optimizer.warm_up)

@@ -88,6 +88,14 @@ def _pull(method: DpSgdRounds, client: int, settings: ClientSettings, setup: Set
     return stands_for * (weight if method.clipping == "batch" else weight / (settings.rate * records))
 
 
+def mean_divisor(method: DpSgdRounds, settings: ClientSettings, setup: Setup) -> float:
+    """Return by what the noise of a round is divided in the mean; with batch clipping, a mean of clients' means."""
+    if method.clipping == "individual":
+        return settings.rate * setup.data.records
+    largest = max(method.weights, default=setup.data.largest_client / setup.data.records)
+    return method.asked(setup) / (largest * setup.data.clients)
+
+
 def spread_of(method: DpSgdRounds, setup: Setup) -> float:
     """Return the variance on the mixed mean over that of one noise for all: the price of who draws the noise."""
     if method.local(setup):
