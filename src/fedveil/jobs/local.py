@@ -136,6 +136,12 @@ class Result:
         """Log what the run released to an experiment of MLflow, and return the identifier of the MLflow run."""
         return log_to_mlflow(self.folder, experiment, tracking)
 
+    def forget(self, out: str | Path, **request: Any) -> "Result":
+        """Go on without some records or a client, as :func:`fedveil.forget` with this run's folder."""
+        from fedveil.jobs.forget import forget  # it is built on this module
+
+        return forget(self.folder, out=out, **request)
+
     def _repr_html_(self) -> str:
         """Return certificate, quality and model for a notebook."""
         test = self.metrics.get("test") or self.metrics.get("evaluation") or {}
