@@ -97,7 +97,7 @@ def test_a_cell_that_is_no_date_is_named_by_its_line(tmp_path: Path, written: st
     [
         ("feature_bound = 2.0\nexpires_column = 'till'", "expires_column must name columns of rows.csv"),
         ("feature_bound = 2.0\nexpires_column = 'y'", "differ from the columns of target"),
-        (f"{STATED}\ncolumns = ['a', 'until']", "name neither the target nor the columns of"),
+        (f"{STATED}\ncolumns = ['a', 'until']", "name neither the target nor the client column"),
         (f"{STATED}\nas_of = 'today'", "data.as_of must be a date"),
         ("feature_bound = 2.0\nas_of = '2027-01-01'", "data.as_of must go with data.expires_column"),
     ],
@@ -140,6 +140,14 @@ def test_time_passes_and_exactly_the_expired_leave(folder: Path, capsys: pytest.
 def test_one_way_to_say_who_leaves(folder: Path) -> None:
     with pytest.raises(FedveilError, match="in one way, got '2 ways'"):
         plan_forgetting(folder / "first", rows=[7], expired="2028-01-01")
+
+
+def test_a_study_that_leaves_out_others_than_its_run_did_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes((folder / "rows.csv").read_bytes())
+    for later in ('as_of = "2027-02-01"', ""):
+        (tmp_path / "study.toml").write_text(STUDY.format(data=f"{STATED}\n{later}"))
+        with pytest.raises(FedveilError, match=r"data\.as_of must be 2026-12-01, as in the run"):
+            plan_forgetting(folder / "first", study=tmp_path / "study.toml", rows=[7])
 
 
 def test_a_site_marks_those_that_have_expired(tmp_path: Path) -> None:

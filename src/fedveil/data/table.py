@@ -181,7 +181,9 @@ def choose(
     other = expires is None or expires not in (target, client, person)
     require(other, "data.expires_column", "differ from the columns of target, client and person", expires)
     taken = sorted(apart & set(source.features.columns))
-    require(not taken, "data.columns", "name neither the target nor the columns of client, person and expiry", taken)
+    require(
+        not taken, "data.columns", "name neither the target nor the client column, nor that of person or expiry", taken
+    )
     left_out = apart | set(source.features.ignore)
     features = source.features.columns or tuple(name for name in names if name not in left_out)
     require(features, f"The columns of {file}", "leave at least one feature", names[:10])

@@ -30,7 +30,7 @@ from fedveil.engine.job import Job, Release, Started, conduct
 from fedveil.engine.run import release_of, run_stages
 from fedveil.engine.study import RowsHere
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.local import STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
+from fedveil.jobs.local import AS_OF, STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
 from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgetting
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
@@ -210,6 +210,7 @@ def _request(folder: Path, study: Wanted | None, named: _Named) -> Request:
         if isinstance(opened, Unprepared)
         else opened
     )
+    _check_day(folder, opened_study)
     plan = before.plan
     hint = "Name the study that the run was of, with the same data: --study."
     require(loaded.train.shape == plan.data, "The data", "have the shape of the run's plan", loaded.train.shape, hint)
@@ -324,6 +325,15 @@ def study_of(folder: Path, stated: Path | None = None) -> Path:
     return Path(note.read_text(encoding="utf-8").rstrip("\n"))
 
 
+def _check_day(folder: Path, study: Study) -> None:
+    """Refuse a study that leaves out others than the run did: whom the run had must leave by a request."""
+    note = folder / "private" / AS_OF
+    began = note.read_text(encoding="utf-8").rstrip("\n") if note.is_file() else None
+    now = None if study.source is None else study.source.as_of
+    hint = "Name a copy of the study as it was then: --study; forget --expired takes out those that expired since."
+    require(now == began, "data.as_of", f"be {began or 'left out'}, as in the run", now, hint)
+
+
 def _origin(folder: Path) -> Path:
     """Return the folder of the run that learned the rule for rows: this one, or the one that a request went on from."""
     note = folder / "private" / "origin"
@@ -331,9 +341,10 @@ def _origin(folder: Path) -> Path:
 
 
 def _remember(source: Path, folder: Path) -> None:
-    note = source / "private" / STUDY
-    if note.is_file():
-        write_atomically(folder / "private" / STUDY, note.read_bytes())
+    for name in (STUDY, AS_OF):
+        note = source / "private" / name
+        if note.is_file():
+            write_atomically(folder / "private" / name, note.read_bytes())
     write_atomically(folder / "private" / "origin", f"{_origin(source).absolute()}\n".encode())
 
 

@@ -103,6 +103,7 @@ Wanted = Study | str | Path | Mapping[str, Any] | ReadTables
 Sign = SigningKey | str | Path | None
 ENDS = ("certificate.json", BUNDLE, "report.html")  # what follows the release of a model, in this order
 STUDY = "study"  # in the private folder: the path of the study file
+AS_OF = "as_of"  # likewise: the day by which its expired records were left out
 FRAME = "frame"  # what the rows of a frame are called in messages
 Function = Callable[..., Any] | None
 Given = Records | tuple[Records, Records] | Any  # Any: a frame of pandas or polars, a table of Arrow, named columns
@@ -393,6 +394,8 @@ def _carried_out(
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
         remember_study(study, folder)
+        if found.source is not None and found.source.as_of is not None:
+            write_atomically(folder / "private" / AS_OF, f"{found.source.as_of}\n".encode())
         result = conclude(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, records_of(folder, loaded))
