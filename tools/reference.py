@@ -32,6 +32,8 @@ _SOURCE_KEYS = (
     "client_column",
     "person_column",
     "largest_person",
+    "expires_column",
+    "as_of",
     "public",
 )
 _HIDDEN = {HeldOut: ("source",), Labelling: ("unlabelled",)}

@@ -44,6 +44,9 @@ def init(
     range_: Range = None,
     client: Client = None,
     person: Annotated[str | None, typer.Option("--person-column", help="The column that names persons.")] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires-column", help="Dates from which records must be out.")
+    ] = None,
     largest: Annotated[int, typer.Option("--largest-person", help="Most rows of one person to use.")] = 1,
     ignore: Ignore = None,
     keep: Keep = None,
@@ -70,6 +73,7 @@ def init(
         range=None if range_ is None else _pair(range_),
         client_column=client,
         person=None if person is None else (person, largest),
+        expires_column=expires,
         ignore=tuple(ignore or ()),
         keep=tuple(keep or ()),
         numbers=tuple(numbers or ()),

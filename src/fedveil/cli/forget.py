@@ -18,6 +18,12 @@ def forget_units(
     rows: Annotated[str | None, typer.Option("--rows", help="Rows of the data, from 1, such as 17,41.")] = None,
     records: Annotated[Path | None, typer.Option("--records", help="A file that holds the rows that leave.")] = None,
     client: Annotated[str | None, typer.Option("--client", help="The client that leaves; with --on, the site.")] = None,
+    expired: Annotated[
+        bool, typer.Option("--expired", help="All whose date in data.expires_column has passed.")
+    ] = False,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="With --expired: by this day; today if left out.")
+    ] = None,
     epsilon: Annotated[float, typer.Option("--epsilon", help="What is to be left of them in the new model.")] = 0.1,
     others: Annotated[
         float | None, typer.Option("--others", help="The most that it may cost everybody else; half of retraining.")
@@ -36,12 +42,15 @@ def forget_units(
 ) -> None:
     """Forget records or a client: go on training without them, with a certificate and a receipt for them."""
     require(rounds is None or rounds >= 1, "--rounds", "be at least 1", rounds)
+    require(as_of is None or expired, "--as-of", "come with --expired", as_of)
     how: dict[str, Any] = {"epsilon": epsilon, "others": others, "rounds": rounds}
     result: ForgetResult | None = None
     with waiting("looking for the rounds that forget them", quiet=as_json):
         if on is not None:
             hint = "The aggregator has no records: a site marks its own in its data file ([left] rows)."
             require(rows is None and records is None, "--on", "go without --rows and --records", str(on), hint)
+            hint = 'A site marks those of its own in its data file: [left] expired = "2027-01-31".'
+            require(not expired, "--on", "go without --expired", str(on), hint)
             from fedveil.jobs.remote_forget import forget_on, plan_forgetting_on  # Flower is slow to import
 
             across: dict[str, Any] = {"on": on, "aim": Aim(**how), "site": client, "marked": left, "study": study}
@@ -51,6 +60,7 @@ def forget_units(
         else:
             require(left is None, "--left", "come with --on", left, "Here, name rows: --rows.")
             who: dict[str, Any] = {"rows": _numbers(rows), "records": records, "client": client, "study": study}
+            who["expired"] = as_of or expired
             if target is not None:
                 result = forget(folder, out=target, resume=resume, sign=sign, **who, **how)
             design = plan_forgetting(folder, **who, **how) if result is None else result.design

@@ -1,5 +1,6 @@
 """The command that shows what was spent on a data set, by which runs, and what is left."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,9 @@ def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
         final = next((cost for cost in run.costs if cost.adversary == "final-model"), run.costs[0])
         table.add_row(run.run[:12], (run.at or "-")[:16], (run.study or "-")[:20], run.ended, _pair(final))
     out().print(table)
+    for run in runs:
+        if run.expires:
+            out().print(f"{run.run[:12]}: records expire {_months(run.expires)}", soft_wrap=True)
     for kind in dict.fromkeys(row.question[1:] for row in rows):
         out().print(f"one {kind[0]}, {kind[1]}: epsilon (delta) of all runs together")
         table = _columns("who", "added up", "fixed in advance", "by")
@@ -70,6 +74,12 @@ def _text(path: Path, runs: list[RunRow], rows: list[ObserverRow]) -> None:
     out().print("Fixed in advance: valid if all runs were fixed before the first result was seen.")
     for rule in dict.fromkeys(row.rule for row in rows):
         out().print(f"By {_RULES[rule][0]}: {_RULES[rule][1]}.", soft_wrap=True)
+
+
+def _months(expires: Mapping[str, int], shown: int = 6) -> str:
+    first, later = list(expires.items())[:shown], list(expires.items())[shown:]
+    told = ", ".join(f"{count} in {month}" for month, count in first)
+    return f"{told}, {sum(count for _, count in later)} later" if later else told
 
 
 def _pair(cost: Cost) -> str:
@@ -110,6 +120,7 @@ def _run_json(run: RunRow) -> dict[str, Any]:
         "plan": run.plan,
         "ended": run.ended,
         "costs": costs,
+        "expires": dict(run.expires),
     }
 
 

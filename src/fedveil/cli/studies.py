@@ -40,6 +40,7 @@ from fedveil.engine.system import System
 from fedveil.jobs.local import Result, plan_study, run_study, tune_study
 from fedveil.models.metrics import no_better
 from fedveil.planning.design import Planned
+from fedveil.planning.forget_design import later_requests
 from fedveil.planning.plan import Plan, read_plan
 from fedveil.planning.promises import ADVERSARIES, every_model_seen, promise
 from fedveil.planning.study import Study, parse_study, tables_of
@@ -113,6 +114,7 @@ def plan(study: StudyFile, module: Module = None, as_json: Json = False) -> None
             out().print(result["canaries"])
         promises = [(who, promise(planned.plan, who)) for who in ADVERSARIES]
         _guarantee_table("Guarantees", planned.plan, promises, beside="proved by")
+        out().print(result["erasure"])
         if (alone := result["every_model_seen"]) is not None:
             shares = ", ".join(f"{name} {value:.4g}" for name, value in alone.items() if value is not None)
             out().print(f"Epsilon at this noise if every model were seen: {shares or 'no guarantee'}.")
@@ -426,6 +428,7 @@ def _plan_json(planned: Planned) -> dict[str, Any]:
         "guarantees": guarantees,
         "considered": [asdict(row) for row in designed.considered] if designed else [],
         "every_model_seen": _every_model_seen(plan),
+        "erasure": later_requests(plan),
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.data.cells import Texts
+from fedveil.data.expiry import expiry_of
 from fedveil.data.features import features_of
 from fedveil.data.fingerprint import Part, RawRows, rows_of
 from fedveil.data.missing import Mask, above, class_indices, scaled, settle_missing, without_client
@@ -45,7 +46,8 @@ class Loaded:
     ``preparation``: how the records became rows, where that is known; it is public. ``apart``: the held-out rows, where
     they have a source of their own; None where they are rows of the same source that training does not read.
     ``notes``: sentences for the data holder alone, computed without noise. ``rows``: the row of the source that each
-    training record comes from, counted from 0; empty where there is no source.
+    training record comes from, counted from 0; empty where there is no source. ``expires``: the day from which each
+    training record may be in no model (expiry.py); empty where the study names no such column.
     """
 
     train: Records
@@ -58,6 +60,7 @@ class Loaded:
     apart: HeldRows | None = None
     notes: tuple[str, ...] = ()
     rows: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    expires: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def fingerprint(self, key: bytes) -> str:
         """Return the fingerprint of all rows of the source as read, or of the records if nothing else is known."""
@@ -77,7 +80,7 @@ class Prepared:
     """Bounded rows with targets, one for each row as read, before clients are assigned; a dropped row is blank.
 
     ``client``: what the data say about owners; ``owned``: which rows have one (all, if the data say nothing);
-    ``person``: whose each row is, where persons are protected.
+    ``person``: whose each row is, where persons are protected; ``expires``: as in :class:`Loaded`.
     """
 
     features: Matrix
@@ -85,6 +88,7 @@ class Prepared:
     client: Texts | None
     owned: Mask
     person: Texts | None = None
+    expires: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     classes: int
     bound: float
     dropped_rows: int
@@ -152,6 +156,7 @@ def load(
         apart=apart,
         notes=whole.notes,
         rows=np.flatnonzero(rows).astype(np.int64),
+        expires=whole.expires[rows] if whole.expires.size else whole.expires,
     )
 
 
@@ -201,6 +206,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
     client = client_of(table, source, split, base)
     filled = settle_missing(table, source)
     person = persons_of(table, source, client, filled.dropped)
+    expires, left_out = expiry_of(table, source, filled.dropped)
     features, names = features_of(table, filled, source)
     targets, classes = targets_of(table, source, filled.dropped)
     nobody = without_client(table, source) if split.kind == "column" else np.zeros_like(filled.dropped)
@@ -211,6 +217,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         client=client,
         owned=~nobody,
         person=person,
+        expires=expires,
         classes=classes,
         bound=total_bound(source.feature_bound, source.intercept),
         dropped_rows=int(filled.dropped.sum()),
@@ -218,7 +225,7 @@ def prepare(source: Source, split: Split, base: Path) -> Prepared:
         preparation=RowRule.of(source, table.choice, len(names)),
         raw=table.raw,
         cells=cells_of(numbers, filled.texts, targets, filled.dropped),
-        notes=target_notes(table, source, filled.dropped),
+        notes=(*target_notes(table, source, filled.dropped), *left_out),
     )
 
 
@@ -226,6 +233,7 @@ def target_notes(table: Table, source: Source, dropped: Mask) -> tuple[str, ...]
     """Say to the data holder how many rows were dropped, and how many targets of the others the stated range cuts."""
     gone = int(dropped.sum())
     why = "lack a value" if source.largest_person is None else "lack a value, or their person has too many,"
+    why += "" if source.as_of is None else " or have expired"
     notes = [f"{gone:,} rows {why} and were dropped; they count as records without content."] if gone else []
     if source.labelling.target_scale is not None and table.predicted:
         low, high = source.labelling.target_scale

@@ -234,7 +234,7 @@ def open_shipped(source: Source, name: str) -> tuple[Opened, Source]:
 
 def _completed(source: Source, name: str, names: tuple[str, ...]) -> Source:
     features = source.features.columns or tuple(column for column in names if column not in source.features.ignore)
-    apart = {*source.features.categories, source.client_column, source.person_column}
+    apart = {*source.features.categories, source.client_column, source.person_column, source.expires_column}
     if source.features.default_scale is None and source.learned != "all":
         known = {n: r for n, r in zip(names, RANGES[name], strict=True) if n in features and n not in apart}
         source = source.with_keys(scale={**known, **source.features.scale})

@@ -43,8 +43,8 @@ def read_watched(source: Source, read: Callable[[Source], tuple[Table, Source]])
     hint = "It says whether the event was seen, and nothing may be predicted from it."
     used = (*source.features.ignore, *source.features.columns)
     require(event not in used, "data.event", "name no feature", event, hint)
-    apart = event not in (source.labelling.target, source.client_column)
-    require(apart, "data.event", "differ from data.target and data.client_column", event)
+    apart = event not in (source.labelling.target, source.client_column, source.expires_column)
+    require(apart, "data.event", "differ from data.target, data.client_column and data.expires_column", event)
     inner = source.with_keys(
         event=None,
         intervals=(),

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from itertools import pairwise
 from typing import Any, Final, Literal, Self, get_args
 
@@ -264,6 +265,16 @@ class Features:
             require(ranged_column, f"data.bend.{column}", "be of a column with a range in data.scale", column)
 
 
+def _written_day(given: Any) -> str:
+    """Return a day as it is written in a file, where it may also be a date of TOML."""
+    try:
+        written = given.isoformat() if isinstance(given, date) else str(date.fromisoformat(given))
+    except (TypeError, ValueError):
+        written = ""
+    require(len(written) == len("2027-01-31"), "data.as_of", "be a date such as 2027-01-31", given)
+    return written
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where records are, and the fixed public rule that turns them into bounded rows; nothing is learned from the data.
@@ -272,10 +283,11 @@ class Source:
     and shown nowhere. ``frame``: columns that a program brings, in place of a source. Rows are cut to norm
     ``feature_bound``, then ``intercept`` is appended as a constant column (0: none). ``feature_map``: a public function
     that every scaled row goes through before it is cut. ``person_column``: whose each row is, where several may be one
-    person's; ``largest_person``: how many of them are used at most. ``public`` declares that these records are
-    known to everybody: the one place where a study says so. ``learned``: what of the rule is left to a private
-    preparation, which is no key of [data] (the [prepare] table decides it): nothing, what the study and published
-    descriptions leave open, or all that the study itself leaves open.
+    person's; ``largest_person``: how many of them are used at most. ``expires_column``: from which day on each row
+    may no longer be in a released model; rows that have expired by the day ``as_of`` are blank. ``public`` declares
+    that these records are known to everybody: the one place where a study says so. ``learned``: what of
+    the rule is left to a private preparation, which is no key of [data] (the [prepare] table decides it): nothing, what
+    the study and published descriptions leave open, or all that the study itself leaves open.
     """
 
     source: str
@@ -288,6 +300,8 @@ class Source:
     client_column: str | None = None
     person_column: str | None = None
     largest_person: int | None = None
+    expires_column: str | None = None
+    as_of: str | None = None
     public: bool = False
     learned: Learned = "nothing"
     secret: str | None = field(default=None, repr=False, compare=False)
@@ -298,7 +312,7 @@ class Source:
         if secret is not None:
             object.__setattr__(self, "source", shown)
             object.__setattr__(self, "secret", secret)
-        for key in ("client_column", "person_column"):
+        for key in ("client_column", "person_column", "expires_column"):
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, label(f"data.{key}", getattr(self, key)))
         both = (self.person_column is None) == (self.largest_person is None)
@@ -307,6 +321,9 @@ class Source:
         require(both, "data.person_column", "be given with data.largest_person", given, hint)
         if self.largest_person is not None:
             whole("data.largest_person", self.largest_person, 1)
+        if self.as_of is not None:
+            require(self.expires_column is not None, "data.as_of", "go with data.expires_column", self.as_of)
+            object.__setattr__(self, "as_of", _written_day(self.as_of))
         for key in ("feature_bound", "intercept"):
             object.__setattr__(self, key, number(f"data.{key}", getattr(self, key)))
         bound, name = self.feature_bound, self.shipped
@@ -336,11 +353,16 @@ class Source:
 
     @property
     def drops_rows(self) -> bool:
-        """True if a row may be dropped: one with a missing value, or one of a person who has too many."""
-        return self.largest_person is not None or "drop-row" in (
-            self.features.default_fill,
-            self.labelling.unlisted,
-            *self.features.fill.values(),
+        """True if a row may be dropped: it lacks a value, its person has too many, or it has expired."""
+        return (
+            self.largest_person is not None
+            or self.as_of is not None
+            or "drop-row"
+            in (
+                self.features.default_fill,
+                self.labelling.unlisted,
+                *self.features.fill.values(),
+            )
         )
 
     @property

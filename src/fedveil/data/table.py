@@ -72,6 +72,7 @@ class Choice:
     target_is_text: bool
     client: str | None
     person: str | None = None
+    expires: str | None = None
     names: tuple[str, ...] = field(default=(), compare=False)  # all columns of the file, in its order
     whole: tuple[str, ...] = field(default=(), compare=False)  # those that the file's own schema declares integers
 
@@ -84,7 +85,7 @@ class Choice:
     @property
     def read(self) -> tuple[str, ...]:
         """The columns that are read, in the order of the file."""
-        named = {*self.features, self.target, self.client, self.person}
+        named = {*self.features, self.target, self.client, self.person, self.expires}
         return tuple(name for name in self.names if name in named)
 
 
@@ -171,14 +172,18 @@ def choose(
     require(fits, "[data]", f"say what the labels are that {file} keeps apart", "nothing", hint)
     target = _target(source, names, file, own_target or source.labelling.unlabelled)
     _present(source, names, file)
-    client, person = source.client_column, source.person_column
-    apart = {name for name in (target, client, person) if name is not None}
+    client, person, expires = source.client_column, source.person_column, source.expires_column
+    apart = {name for name in (target, client, person, expires) if name is not None}
     require(target is None or target != client, "data.client_column", "differ from data.target", client)
     hint = 'To protect all rows of a client, set privacy.unit = "client".'
     other = person is None or person not in (target, client)
     require(other, "data.person_column", "differ from data.target and data.client_column", person, hint)
+    other = expires is None or expires not in (target, client, person)
+    require(other, "data.expires_column", "differ from the columns of target, client and person", expires)
     taken = sorted(apart & set(source.features.columns))
-    require(not taken, "data.columns", "name neither the target nor the client column, nor the person column", taken)
+    require(
+        not taken, "data.columns", "name neither the target nor the client column, nor that of person or expiry", taken
+    )
     left_out = apart | set(source.features.ignore)
     features = source.features.columns or tuple(name for name in names if name not in left_out)
     require(features, f"The columns of {file}", "leave at least one feature", names[:10])
@@ -202,6 +207,7 @@ def choose(
         target_is_text=is_text,
         client=client,
         person=person,
+        expires=expires,
         names=names,
         whole=whole,
     )
@@ -241,7 +247,7 @@ def _present(source: Source, names: tuple[str, ...], file: str) -> None:
         "fill": tuple(source.features.fill),
         "bend": tuple(source.features.bend),
     }
-    for key in ("client_column", "person_column"):
+    for key in ("client_column", "person_column", "expires_column"):
         if getattr(source, key) is not None:
             stated[key] = (getattr(source, key),)
     for key, columns in stated.items():
@@ -254,7 +260,7 @@ def table_of(source: Source, opened: Sequence[Opened], texts: Collection[str] = 
     """Return what a study reads of these files, which must have the same columns; ``texts``: taken as written."""
     first = opened[0]
     choice = choose(source, first.names, first.file, own_target=first.label is not None, whole=first.whole)
-    named = (choice.client, choice.person, *([choice.target] if choice.target_is_text else []))
+    named = (choice.client, choice.person, choice.expires, *([choice.target] if choice.target_is_text else []))
     written = {*source.features.categories, *texts, *named}
     parts: dict[str, list[Column]] = {name: [] for name in choice.read}
     sizes: list[int] = []

@@ -10,7 +10,7 @@ Everything that must stay hidden is in ``private``; the rest may be published.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -147,13 +147,15 @@ def _alone(ledger: Ledger) -> Iterator[tuple[Ledger, ...]]:
 class Release:
     """``output``: what the ledger names by its hash; ``files``: what is published, in this order.
 
-    ``also``: the names of further releases. ``timed``: whether the ledger may say when.
+    ``also``: the names of further releases. ``timed``: whether the ledger may say when. ``expires``: how many of the
+    records behind it expire in each month, which the ledger keeps.
     """
 
     output: bytes
     files: Mapping[str, bytes]
     also: Sequence[str] = ()
     timed: bool = True
+    expires: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,7 +187,7 @@ class Job:
     ``what``: how messages call it; ``output``: the file that is released. ``fingerprint``: of the source's rows, as
     they were read; ``records``: of what the noise will meet, and ``held``: of held-out records that decide something
     which is released. ``notes``: what whoever starts it should know before the charge. ``beside`` opens the ledgers of
-    other data, which are charged alike.
+    other data, which are charged alike. ``expires``: as in :class:`Release`.
     """
 
     what: str
@@ -198,6 +200,7 @@ class Job:
     held: Fingerprint = _nothing
     seed: int | None = None
     notes: tuple[str, ...] = ()
+    expires: Mapping[str, int] = field(default_factory=dict)
     bound: Bound = Bound()
     beside: Callable[[Ledger], AbstractContextManager[tuple[Ledger, ...]]] = _alone
 
@@ -220,7 +223,11 @@ def conduct(make: Callable[[], Job], folder: Path, *, resume: bool = False, syst
             system.note(text)
         system.tell("charging the ledger")
         started = Started(name=name, entropy=entropy, folder=folder, resumed=begun)
-        carried_out(charged(job, name, folder, system, begun=begun), lambda: job.stages(started), folder)
+        carried_out(
+            charged(job, name, folder, system, begun=begun),
+            lambda: replace(job.stages(started), expires=job.expires),
+            folder,
+        )
 
 
 def _check_open(job: Job, folder: Path) -> None:
@@ -272,7 +279,9 @@ def carried_out(
     """
     with opened as books:
         release = run()
-        (books if release.timed else replace(books, at=None)).release(release.output, also=release.also)
+        (books if release.timed else replace(books, at=None)).release(
+            release.output, also=release.also, expires=release.expires
+        )
         for name, data in release.files.items():
             write_atomically(folder / name, data, mode=PUBLIC)
         if end is not None:

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from fedveil.core.errors import Interrupted
 from fedveil.core.values import Vector
+from fedveil.data.expiry import by_month, check_unexpired
 from fedveil.data.load import Loaded
 from fedveil.data.records import Records
 from fedveil.data.row_rule import Labels
@@ -23,7 +24,7 @@ from fedveil.engine.ending import written_metrics
 from fedveil.engine.files import write_atomically
 from fedveil.engine.held_out import ledgers_beside, note_of, planned_with
 from fedveil.engine.here import Here, KeptHere
-from fedveil.engine.job import Bound, Job, Release, Started, conduct
+from fedveil.engine.job import PLAN, Bound, Job, Release, Started, conduct
 from fedveil.engine.measure import measure
 from fedveil.engine.run import Cells, Released, Rows, evaluate, prepare, release_of, run_stages
 from fedveil.engine.system import Progress, System
@@ -210,6 +211,9 @@ def conduct_study(
     ``start``: public parameters that hidden training starts from; zeros if left out.
     """
 
+    if not (folder / PLAN).exists():  # a run that goes on is not stopped by what expires meanwhile
+        check_unexpired(opened.expires, system.now().date())
+
     def make() -> Job:
         system.tell("planning: looking for the schedule of least risk")
         plan = planned_for(study, opened).plan
@@ -244,6 +248,7 @@ class _StudyJob:
             records=opened.cells_fingerprint,
             stages=self.stages,
             seed=self.study.seed,
+            expires=by_month(opened.expires),
             notes=() if note is None else (note,),
             bound=Bound() if self.study.slots is None else self._canaries(),
             beside=self._charged_beside,

@@ -42,7 +42,7 @@ class Wish:
     ``classes`` or ``range``: what the target holds. ``epsilon`` and ``delta``: of the study that is drafted. ``ignore``
     and ``keep``: columns to leave out, and columns to use though they are named like identifiers. ``numbers`` and
     ``texts``: columns whose type is stated, so that no cell decides it. ``person``: the column that names persons, who
-    are then protected, and the most rows of one person that are used.
+    are then protected, and the most rows of one person that are used. ``expires_column``: dates of expiry.
     """
 
     data: str
@@ -60,6 +60,7 @@ class Wish:
     unit: str = "record"
     neighbours: str = "replace-one"
     person: tuple[str, int] | None = None
+    expires_column: str | None = None
 
     def __post_init__(self) -> None:
         both = bool(self.classes) and self.range is not None
@@ -91,14 +92,21 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
     unit: Unit = "record" if wish.person is None else "person"
     unit, units = ("client", wish.client_column) if wish.unit == "client" else (unit, None)
     result = columns_of(wish.data, base, wish.reading, stated=stated, client=units)
-    options = {"--ignore": wish.ignore, "--keep": wish.keep, "--numbers": wish.numbers, "--texts": wish.texts}
+    options: dict[str, Sequence[str | None]] = {
+        "--ignore": wish.ignore,
+        "--keep": wish.keep,
+        "--numbers": wish.numbers,
+        "--texts": wish.texts,
+    }
     person = None if wish.person is None else wish.person[0]
-    for option, names in {"--client-column": [wish.client_column], "--person-column": [person], **options}.items():
+    options |= {"--client-column": [wish.client_column], "--person-column": [person]}
+    options |= {"--expires-column": [wish.expires_column]}
+    for option, names in options.items():
         for name in names:
             known = name is None or name in result.kinds
             require(known, option, "name a column of the data", name, "" if known else nearest(str(name), result.kinds))
     target, guessed = result.target(wish.target, wish.client_column)
-    whose = {wish.client_column, person}
+    whose = {wish.client_column, person, wish.expires_column}
     apart = {target, *whose, *wish.keep}
     unused = {name: why for name, why in result.unused.items() if name not in apart and name not in stated}
     identifiers = tuple(name for name in result.identifiers if name in unused and name not in wish.ignore)
@@ -130,6 +138,7 @@ def draft_study(wish: Wish, *, base: Path | None = None) -> tuple[Draft, Columns
         rules=Features(fill={target: "drop-row"}),
         client_column=wish.client_column,
         person=wish.person,
+        expires_column=wish.expires_column,
     )
     return draft, result
 

@@ -9,6 +9,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ import numpy as np
 from fedveil.core.errors import AlreadyFinished, BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices
+from fedveil.data.expiry import by_month, day_of
+from fedveil.data.expiry import expired as expired_on
 from fedveil.data.load import Loaded, places_of
 from fedveil.data.records import Records
 from fedveil.data.sources import read as read_source
@@ -27,7 +30,7 @@ from fedveil.engine.job import Job, Release, Started, conduct
 from fedveil.engine.run import release_of, run_stages
 from fedveil.engine.study import RowsHere
 from fedveil.engine.system import Progress, System
-from fedveil.jobs.local import STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
+from fedveil.jobs.local import AS_OF, STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
 from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgetting
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
@@ -74,7 +77,7 @@ class Aim:
 class Request:
     """Who leaves which run, on which data; ``leaving``: numbers of training records; ``gone``: of earlier ones.
 
-    ``who``: the same as the planner needs it.
+    ``who``: the same as the planner needs it. ``expired``: the last day by which all that expired have left, if any.
     """
 
     study: Study
@@ -84,6 +87,7 @@ class Request:
     leaving: Indices
     gone: Indices
     who: Leaving
+    expired: date | None = None
 
     @property
     def remaining(self) -> Records:
@@ -98,17 +102,20 @@ def plan_forgetting(
     rows: Sequence[int] = (),
     records: str | Path | None = None,
     client: str | None = None,
+    expired: date | str | bool = False,
     epsilon: float = 0.1,
     others: float | None = None,
     rounds: int | None = None,
 ) -> ForgetDesign:
     """Return what forgetting would take and cost, without charging anything or touching a record's values.
 
+    Who leaves, and what else may be stated: as for :func:`forget`.
+
     Example::
 
         design = fedveil.plan_forgetting("results", rows=[17, 41], epsilon=0.1)  # charges nothing
     """
-    request = _request(Path(folder), study, rows, records, client)
+    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, System())))
     return Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
 
 
@@ -120,6 +127,7 @@ def forget(
     rows: Sequence[int] = (),
     records: str | Path | None = None,
     client: str | None = None,
+    expired: date | str | bool = False,
     epsilon: float = 0.1,
     others: float | None = None,
     rounds: int | None = None,
@@ -131,7 +139,8 @@ def forget(
     """Go on from the model in ``folder`` without some units until they are forgotten, into the folder ``out``.
 
     ``rows``: numbers of rows of the source, from 1; ``records``: a file that holds the same rows; ``client``: a data
-    holder, where the run protected clients. ``epsilon``: what is to be left for whoever has only the new model;
+    holder, where the run protected clients; ``expired``: all whose date in the study's expires_column has passed, as of
+    a day, or with True today. ``epsilon``: what is to be left for whoever has only the new model;
     ``others``: the largest epsilon that everybody else may be charged. ``study``: where the run's own is not known.
 
     Example::
@@ -142,11 +151,13 @@ def forget(
     key, system, target = signing_key(sign), system or System(), Path(out)
     if resume and (target / f"{RECEIPT}.html").exists():
         raise AlreadyFinished(str(target))
-    request = _request(Path(folder), study, rows, records, client)
+    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)))
     design = Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
     plan = design.chosen.plan
     conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
-    kept = json.dumps({"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}) + "\n"
+    note: dict[str, Any] = {"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}
+    note |= {} if request.expired is None else {"expired": request.expired.isoformat()}
+    kept = json.dumps(note) + "\n"
     write_atomically(target / "private" / WHO, kept.encode())
     metrics = read_object((target / "metrics.json").read_bytes(), "metrics.json")
     return finish_request(request.source, conclude(target, metrics, key, request.opened.preparation), design, key)
@@ -167,13 +178,30 @@ def finish_request(source: Path, result: Result, design: ForgetDesign, key: Sign
     )
 
 
-def _request(
-    folder: Path, study: Wanted | None, rows: Sequence[int], records: str | Path | None, client: str | None
-) -> Request:
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Who leaves, in one of four ways; ``expired``: all who have expired by that day."""
+
+    rows: Sequence[int] = ()
+    records: str | Path | None = None
+    client: str | None = None
+    expired: date | None = None
+
+    def __post_init__(self) -> None:
+        ways = sum([bool(len(self.rows)), *(one is not None for one in (self.records, self.client, self.expired))])
+        hint = "Name rows, a file of records, a client, or those that have expired."
+        require(ways == 1, "forget", "be told who leaves, in one way", f"{ways} ways", hint)
+
+
+def _as_of(given: date | str | bool, system: System) -> date | None:
+    """Return the day whose expired records leave, None where none do for that reason."""
+    if isinstance(given, bool):
+        return system.now().date() if given else None
+    return day_of("--as-of", given)
+
+
+def _request(folder: Path, study: Wanted | None, named: _Named) -> Request:
     """Return who leaves, found in the data of the run."""
-    named = [bool(len(rows)), records is not None, client is not None]
-    hint = "Name rows, a file of records, or a client."
-    require(sum(named) == 1, "forget", "be told who leaves, in one way", f"{sum(named)} ways", hint)
     before = Bundle.read(folder)
     require(before.personal is None, "The model", "be the shared one", "a party's own model")
     opened_study, opened = open_any_study(study_of(folder) if study is None else study)
@@ -182,33 +210,59 @@ def _request(
         if isinstance(opened, Unprepared)
         else opened
     )
+    _check_day(folder, opened_study)
     plan = before.plan
     hint = "Name the study that the run was of, with the same data: --study."
     require(loaded.train.shape == plan.data, "The data", "have the shape of the run's plan", loaded.train.shape, hint)
     gone = gone_from(folder)
-    leaving, who = _leaving(plan, opened_study, loaded, rows, records, client)
+    leaving, who = _leaving(plan, opened_study, loaded, named, gone)
     again = np.intersect1d(leaving, gone)
     require(again.size == 0, "forget", "name units that are still there", f"{again.size} that were forgotten already")
-    return Request(study=opened_study, opened=loaded, before=before, source=folder, leaving=leaving, gone=gone, who=who)
+    last = max((day for day in (named.expired, _expired_before(folder)) if day is not None), default=None)
+    return Request(
+        study=opened_study,
+        opened=loaded,
+        before=before,
+        source=folder,
+        leaving=leaving,
+        gone=gone,
+        who=who,
+        expired=last,
+    )
 
 
-def _leaving(
-    plan: Plan, study: Study, loaded: Loaded, rows: Sequence[int], records: str | Path | None, client: str | None
-) -> tuple[Indices, Leaving]:
+def _leaving(plan: Plan, study: Study, loaded: Loaded, named: _Named, gone: Indices) -> tuple[Indices, Leaving]:
     """Return the training records that leave, and how many units of the plan they are.
 
     A client of a run that protected records leaves with all of them as one.
     """
-    train, unit = loaded.train, plan.target.unit
+    train, unit, client = loaded.train, plan.target.unit, named.client
     if client is not None:
         names = [train.name(index) for index in range(train.clients)]
         require(client in names, "--client", f"be one of {', '.join(names[:12])}", client)
         own = np.flatnonzero(train.owner == names.index(client)).astype(np.int64)
         return own, Leaving(units=1) if unit == "client" else Leaving(units=own.size, together=own.size)
-    require(unit == "record", "--rows", "leave a run that protected records", unit, "Name a client: --client.")
-    wanted = _matching(study, records) if records is not None else np.array(sorted(set(rows)), dtype=np.int64) - 1
+    way = "--rows" if named.expired is None else "--expired"
+    require(unit == "record", way, "leave a run that protected records", unit, "Name a client: --client.")
+    if named.expired is not None:
+        places = _expired(loaded, named.expired, gone)
+        return places, Leaving(units=int(places.size))
+    given = named.records
+    wanted = _matching(study, given) if given is not None else np.array(sorted(set(named.rows)), dtype=np.int64) - 1
     places = places_of(loaded.rows, wanted, "--rows")
     return places, Leaving(units=int(places.size))
+
+
+def _expired(loaded: Loaded, today: date, gone: Indices) -> Indices:
+    """Return the training records that have expired by a day, without those that have left already."""
+    hint = "Name a column of dates: data.expires_column."
+    require(loaded.expires.size > 0, "--expired", "come with a study that says when records expire", "none", hint)
+    found = expired_on(loaded.expires, today)
+    result = np.setdiff1d(found, gone).astype(np.int64)
+    left = f"none by {today}" if not found.size else f"{found.size} by {today}, which were forgotten already"
+    months = ", ".join(f"{count} in {month}" for month, count in list(by_month(loaded.expires, today).items())[:1])
+    require(result.size > 0, "--expired", "find a record whose date has passed", left, f"Next: {months or 'none'}.")
+    return result
 
 
 def _matching(study: Study, records: str | Path) -> Indices:
@@ -253,6 +307,7 @@ def _job(request: Request, plan: Plan, folder: Path, system: System, watch: Call
         sited=request.study,
         fingerprint=request.opened.fingerprint,
         records=remaining.fingerprint,
+        expires=by_month(request.opened.expires, request.expired),
         stages=stages,
     )
 
@@ -270,6 +325,15 @@ def study_of(folder: Path, stated: Path | None = None) -> Path:
     return Path(note.read_text(encoding="utf-8").rstrip("\n"))
 
 
+def _check_day(folder: Path, study: Study) -> None:
+    """Refuse a study that leaves out others than the run did: whom the run had must leave by a request."""
+    note = folder / "private" / AS_OF
+    began = note.read_text(encoding="utf-8").rstrip("\n") if note.is_file() else None
+    now = None if study.source is None else study.source.as_of
+    hint = "Name a copy of the study as it was then: --study; forget --expired takes out those that expired since."
+    require(now == began, "data.as_of", f"be {began or 'left out'}, as in the run", now, hint)
+
+
 def _origin(folder: Path) -> Path:
     """Return the folder of the run that learned the rule for rows: this one, or the one that a request went on from."""
     note = folder / "private" / "origin"
@@ -277,9 +341,10 @@ def _origin(folder: Path) -> Path:
 
 
 def _remember(source: Path, folder: Path) -> None:
-    note = source / "private" / STUDY
-    if note.is_file():
-        write_atomically(folder / "private" / STUDY, note.read_bytes())
+    for name in (STUDY, AS_OF):
+        note = source / "private" / name
+        if note.is_file():
+            write_atomically(folder / "private" / name, note.read_bytes())
     write_atomically(folder / "private" / "origin", f"{_origin(source).absolute()}\n".encode())
 
 
@@ -289,6 +354,13 @@ def gone_from(folder: Path) -> Indices:
     if not path.is_file():
         return np.zeros(0, dtype=np.int64)
     return np.array(read_object(path.read_bytes(), WHO)["records"], dtype=np.int64)
+
+
+def _expired_before(folder: Path) -> date | None:
+    """Return the day by which all that expired have left the run in this folder, None where none left for that."""
+    path = folder / "private" / WHO
+    day = read_object(path.read_bytes(), WHO).get("expired") if path.is_file() else None
+    return None if day is None else day_of(WHO, day)
 
 
 def _write_receipt(folder: Path, design: ForgetDesign, left: Forgotten, key: SigningKey | None) -> None:

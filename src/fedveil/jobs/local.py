@@ -103,6 +103,7 @@ Wanted = Study | str | Path | Mapping[str, Any] | ReadTables
 Sign = SigningKey | str | Path | None
 ENDS = ("certificate.json", BUNDLE, "report.html")  # what follows the release of a model, in this order
 STUDY = "study"  # in the private folder: the path of the study file
+AS_OF = "as_of"  # likewise: the day by which its expired records were left out
 FRAME = "frame"  # what the rows of a frame are called in messages
 Function = Callable[..., Any] | None
 Given = Records | tuple[Records, Records] | Any  # Any: a frame of pandas or polars, a table of Arrow, named columns
@@ -135,6 +136,12 @@ class Result:
     def log_to_mlflow(self, experiment: str, tracking: str | None = None) -> str:
         """Log what the run released to an experiment of MLflow, and return the identifier of the MLflow run."""
         return log_to_mlflow(self.folder, experiment, tracking)
+
+    def forget(self, out: str | Path, **request: Any) -> "Result":
+        """Go on without some records or a client, as :func:`fedveil.forget` with this run's folder."""
+        from fedveil.jobs.forget import forget  # it is built on this module
+
+        return forget(self.folder, out=out, **request)
 
     def _repr_html_(self) -> str:
         """Return certificate, quality and model for a notebook."""
@@ -387,6 +394,8 @@ def _carried_out(
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
         remember_study(study, folder)
+        if found.source is not None and found.source.as_of is not None:
+            write_atomically(folder / "private" / AS_OF, f"{found.source.as_of}\n".encode())
         result = conclude(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, records_of(folder, loaded))

@@ -396,19 +396,29 @@ class Ledger:
             require(right, "reached", f"lie between 1 and {last}, the rounds that were charged", reached)
             return self._once(run, reached, "progress", payload or {}, at)
 
-    def release(self, run: str, model: str, *, also: Sequence[str] = (), at: str | None = None) -> Entry:
+    def release(
+        self,
+        run: str,
+        model: str,
+        *,
+        also: Sequence[str] = (),
+        expires: Mapping[str, int] | None = None,
+        at: str | None = None,
+    ) -> Entry:
         """Record what is about to be released.
 
-        ``model`` is the SHA-256 of the model's file, ``also`` what else is published.
+        ``model`` is the SHA-256 of the model's file, ``also`` what else is published, ``expires`` how many of
+        the records behind it expire in each month, by their public dates.
 
         One charge pays for one output: recording the same model again has no effect, another model is refused.
         """
         require(isinstance(model, str) and HASH.fullmatch(model), "model", "be a SHA-256 in hexadecimal", model)
         payload: dict[str, Any] = {"model": model, "also": list(also)}
+        payload |= {"expires": dict(expires)} if expires else {}
         with self._writing():
             last = self._rounds(run) + 1
             old = store.at_round(self._connection, run, last)
-            if old is not None and old.kind == "release" and {key: old.payload[key] for key in payload} == payload:
+            if old is not None and old.kind == "release" and {key: old.payload.get(key) for key in payload} == payload:
                 return old  # the total stays what it was: others may have been charged since
             return self._once(run, last, "release", payload | _total(store.everything(self._connection), run), at)
 

@@ -1,7 +1,7 @@
 """What was spent on a data set, by which runs, and what is left under its caps, for every observer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedveil.core.errors import FedveilError
@@ -15,7 +15,10 @@ from fedveil.planning.promises import ADVERSARIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One charge: the run, its time, the study's name if known, how the run ended, and its cost."""
+    """One charge: the run, its time, the study's name if known, how the run ended, its cost, and what expires.
+
+    ``expires``: how many of the records behind what was released expire in each month, by their public dates.
+    """
 
     run: str
     at: str | None
@@ -23,6 +26,7 @@ class RunRow:
     plan: str
     ended: str
     costs: tuple[Cost, ...]
+    expires: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class ObserverRow:
 def runs_of(entries: Sequence[Entry]) -> list[RunRow]:
     """Return all charges in the order in which they were made."""
     ends = {entry.run: entry.kind for entry in entries if entry.kind in ("release", "failed")}
+    expires = {entry.run: entry.payload.get("expires", {}) for entry in entries if entry.kind == "release"}
     words = {"release": "released", "failed": "failed"}
     return [
         RunRow(
@@ -66,6 +71,7 @@ def runs_of(entries: Sequence[Entry]) -> list[RunRow]:
             plan=str(entry.payload["plan"]),
             ended=words.get(ends.get(entry.run, ""), "open"),
             costs=Charged.read(entry.payload).costs,
+            expires=expires.get(entry.run, {}),
         )
         for entry in entries
         if entry.kind == "charge"

@@ -361,10 +361,11 @@ class Transaction:
             beside=self.beside,
         )
 
-    def release(self, output: bytes, *, also: Sequence[str] = ()) -> Self:
+    def release(self, output: bytes, *, also: Sequence[str] = (), expires: Mapping[str, int] | None = None) -> Self:
         """Record what is about to be released, by its SHA-256; only after this may it leave."""
         for ledger in (*self.beside, self.ledger):
-            ledger.release(self.run, sha256(output).hexdigest(), also=also, at=self.at)
+            own = expires if ledger is self.ledger else None  # held-out records have dates of their own
+            ledger.release(self.run, sha256(output).hexdigest(), also=also, expires=own, at=self.at)
         return self
 
     def export(self) -> bytes:

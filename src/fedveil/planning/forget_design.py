@@ -292,6 +292,23 @@ def _yardstick(plan: Plan) -> Yardstick:
     )
 
 
+def later_requests(plan: Plan) -> str:
+    """Return one sentence: whether units of a run that is planned can be forgotten by further rounds."""
+    who = {"client": "a client"}.get(plan.target.unit, "a record")
+    why = why_not_forgotten(plan)
+    if why:
+        return f"Erasure: no further round can make this run forget {who}. {why}"
+    run = plan.run
+    bend = (run.smoothness or 0.0) + run.strong_convexity
+    if run.sampled and float(np.max(per_round(run.step_size, run))) * bend > 2:
+        return (
+            f"Erasure: {who} that wants to leave takes training again, since records draw their own rounds here and "
+            'the steps are long. A run with [algorithm] order = "public" can forget by further rounds.'
+        )
+    floor = ", though never what its preparation released" if plan.preparation else ""
+    return f"Erasure: further rounds can make the model forget {who} (fedveil forget){floor}."
+
+
 def table_of(options: Sequence[Option]) -> list[dict[str, float]]:
     """Return the curve: rounds, epsilon of who leaves, cost for the others, and the risk that noise adds."""
     return [

@@ -5,7 +5,8 @@ Where the file leaves open how columns become rows, the site keeps its cells, an
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedveil.core.files import read_file
 from fedveil.core.strict_json import read_object
 from fedveil.core.tables import filled, known, read_tables, table
 from fedveil.core.values import Indices
+from fedveil.data.expiry import by_month, day_of, expired
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.load import load, places_of
 from fedveil.data.records import DataShape, Records
@@ -61,7 +63,8 @@ class SiteData:
     never train, for a private evaluation; ``held_columns``: their cells, likewise. ``notes``: for the site's operator
     alone. ``person_column``, ``largest_person``: who says whose a record is, and the most records of a person that are
     not blank, where the site names persons.
-    ``left``: how many records have left, by the site's file; they are blank.
+    ``left``: how many records have left, by the site's file; they are blank. ``expires``: how many expire in each
+    month.
     """
 
     records: Records
@@ -77,6 +80,7 @@ class SiteData:
     person_column: str | None = None
     largest_person: int | None = None
     left: int = 0
+    expires: Mapping[str, int] = field(default_factory=dict)
 
     def fingerprint(self, key: bytes) -> str:
         """Return a keyed fingerprint of all rows of the source as they were read, or of the records of a trial."""
@@ -167,13 +171,14 @@ def read_site_data(path: Path) -> SiteData:
     require(free, "clients.kind", "be a split that does not depend on labels", split.kind, hint)
     # Labels may decide only if the site's records are public, since they then reveal nothing to the others.
     places = split.places if split.natural else None
-    base, draw, gone = path.parent, np.random.default_rng, _left(tables.get("left", {}))
+    base, draw, left = path.parent, np.random.default_rng, Left.parse(tables.get("left", {}))
     if wanted is not None:
         source = replace(source, learned="all" if wanted.kind == "private" else "unstated")
         # What a site says of its columns goes to the others, so its cells do not decide it.
         result = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
+        gone = left.places(result.rows, result.expires)
         if gone.size:
-            result = replace(result, train=result.train.without(places_of(result.rows, gone, "left.rows")))
+            result = replace(result, train=result.train.without(gone))
         cells = Cells(result.training_columns, result.outline, result.reading)
         return SiteData(
             result.train,
@@ -187,11 +192,13 @@ def read_site_data(path: Path) -> SiteData:
             person_column=source.person_column,
             largest_person=source.largest_person,
             left=int(gone.size),
+            expires=by_month(result.expires, left.expired),
         )
     loaded = load(source, split, held_out, base=base, generator=draw)
     rule, held = loaded.preparation, same_clients(loaded.train, loaded.test)
+    gone = left.places(loaded.rows, loaded.expires)
     return SiteData(
-        loaded.train.without(places_of(loaded.rows, gone, "left.rows")) if gone.size else loaded.train,
+        loaded.train.without(gone) if gone.size else loaded.train,
         places=places,
         blank_rows=source.drops_rows,
         raw=loaded.raw,
@@ -201,17 +208,38 @@ def read_site_data(path: Path) -> SiteData:
         person_column=source.person_column,
         largest_person=source.largest_person,
         left=int(gone.size),
+        expires=by_month(loaded.expires, left.expired),
     )
 
 
-def _left(given: Any) -> Indices:
-    """Return the rows of the source, from 0, that have left by the site's [left] table."""
-    own = table(given, "left")
-    known(own, ["rows"], "a site's [left] table")
-    rows = own.get("rows", [])
-    right = isinstance(rows, list) and all(type(row) is int and row >= 1 for row in rows)
-    require(right, "left.rows", "list numbers of rows, from 1", rows)
-    return np.array(sorted({row - 1 for row in rows}), dtype=np.int64)
+@dataclass(frozen=True, slots=True, eq=False)
+class Left:
+    """Who has left by the site's [left] table: rows of the source, from 0, and all that expired by a day."""
+
+    rows: Indices
+    expired: date | None
+
+    @classmethod
+    def parse(cls, given: Any) -> "Left":
+        """Return what the table says."""
+        own = table(given, "left")
+        known(own, ["rows", "expired"], "a site's [left] table")
+        rows, day = own.get("rows", []), own.get("expired")
+        right = isinstance(rows, list) and all(type(row) is int and row >= 1 for row in rows)
+        require(right, "left.rows", "list numbers of rows, from 1", rows)
+        numbers = np.array(sorted({row - 1 for row in rows}), dtype=np.int64)
+        return cls(numbers, None if day is None else day_of("left.expired", day))
+
+    def places(self, rows: Indices, expires: Indices) -> Indices:
+        """Return their places among the records that train; ``rows``, ``expires``: as in Loaded."""
+        result = places_of(rows, self.rows, "left.rows") if self.rows.size else self.rows
+        if self.expired is None:
+            return result
+        hint = "Name a column of dates: data.expires_column."
+        require(
+            expires.size > 0, "left.expired", "come with data that say when records expire", str(self.expired), hint
+        )
+        return np.union1d(result, expired(expires, self.expired)).astype(np.int64)
 
 
 def _held_out(given: Any, source: Source) -> HeldOut:

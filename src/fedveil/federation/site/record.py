@@ -197,7 +197,7 @@ class Record:
             _check_learned(model, learned)
             also.append(PREPARATION)
         with self._opened(data) as ledger:
-            export = self._transaction(ledger, plan).release(model, also=also).export()
+            export = self._transaction(ledger, plan).release(model, also=also, expires=data.expires).export()
         if learned is not None and also:
             write_atomically(self.folder / PREPARATION, learned, mode=PUBLIC)
         write_atomically(self.folder / "model.npz", model, mode=PUBLIC)

@@ -97,6 +97,7 @@ class Draft:
     rules: Features = field(default_factory=Features)
     client_column: str | None = None
     person: tuple[str, int] | None = None
+    expires_column: str | None = None
     remarks: tuple[str, ...] = ()
     ledger: str | None = None
 
@@ -180,6 +181,8 @@ class Draft:
         if self.person is not None:
             yield f"person_column = {write_value(self.person[0])}"
             yield f"largest_person = {self.person[1]:<18} # further rows of a person take no part"
+        if self.expires_column is not None:
+            yield f"expires_column = {write_value(self.expires_column)}"
         if self.columns.features and not self.learns:
             yield f"feature_bound = {write_value(BOUND)}                # everything is stated, so nothing is learned"
         if self.columns.unused:

@@ -17,6 +17,7 @@ from fedveil.core.tables import filled, table
 from fedveil.core.values import Indices
 from fedveil.data.cells import Texts, canonical
 from fedveil.data.column import OWN, ZERO, Column
+from fedveil.data.expiry import expiry_of
 from fedveil.data.fingerprint import RawRows
 from fedveil.data.lazy_rows import LazyRows, kept
 from fedveil.data.load import (
@@ -206,6 +207,7 @@ class Unprepared:
     target: str | None = None
     notes: tuple[str, ...] = ()  # for the data holder alone
     rows: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the source, as in Loaded
+    expires: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # likewise
 
     def shape(self, outline: Outline) -> DataShape:
         """The public quantities of the rows that an outline will make."""
@@ -250,6 +252,7 @@ class Unprepared:
             apart=self.apart,
             preparation=self.rule(learned),
             rows=self.rows,
+            expires=self.expires,
         )
 
     def tested(self, learned: LearnedRule) -> Records | None:
@@ -324,6 +327,7 @@ def open_columns(
         target=asked[0][1],
         notes=loaded.notes,
         rows=loaded.rows,
+        expires=loaded.expires,
     )
 
 
@@ -335,6 +339,7 @@ def _read(
     columns, outline = _columns(whole, source, request, textual, dropped)
     settle_labels(whole, source, dropped)
     person = persons_of(whole, source, client, dropped)
+    expires, left_out = expiry_of(whole, source, dropped)
     name = " and ".join(whole.names[:3])
     require(not dropped.all(), name, "have at least one row without a missing value", "all rows dropped")
     targets, classes = targets_of(whole, source, dropped)
@@ -346,13 +351,14 @@ def _read(
         client=client,
         owned=~nobody,
         person=person,
+        expires=expires,
         classes=classes,
         bound=_MOST_ROWS,
         dropped_rows=int(dropped.sum()),
         feature_names=(*outline.numbers, *outline.texts),
         raw=whole.raw,
         cells=cells_of(dict(zip(outline.numbers, columns.numbers.T, strict=True)), _texts(columns), targets, dropped),
-        notes=target_notes(whole, source, dropped),
+        notes=(*target_notes(whole, source, dropped), *left_out),
     )
     return prepared, columns, outline
 
