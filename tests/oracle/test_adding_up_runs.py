@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from fedveil.accounting.compare import account_for
-from fedveil.ledger.books import check, settled
+from fedveil.ledger.books import check, settle_cap
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.costs import Charged, together
 from fedveil.ledger.place import costs_of
@@ -184,12 +184,12 @@ def test_exact_composition_would_be_no_rule_for_a_cap() -> None:
 def test_a_new_cap_takes_the_rule_that_lets_more_runs_pass() -> None:
     run = run_of(released(30.0))
     one = run.costs[0].epsilon
-    assert settled(cap(one, 1e-5), [], run).order is None  # exactly one run fits, by its epsilon
-    limit = settled(cap(3 * one, 1e-5), [], run)
+    assert settle_cap(cap(one, 1e-5), [], run).order is None  # exactly one run fits, by its epsilon
+    limit = settle_cap(cap(3 * one, 1e-5), [], run)
     assert limit.order is not None
     count = 0
     while passes(limit, [run] * count, run):
         count += 1
     assert count >= 5
     assert together([run] * count, QUESTION, 1e-5) <= 3 * one
-    assert settled(cap(3 * one, 1e-5), [], Charged(run.costs)).order is None  # nothing but its epsilon is known
+    assert settle_cap(cap(3 * one, 1e-5), [], Charged(run.costs)).order is None  # nothing but its epsilon is known

@@ -32,6 +32,7 @@ _ALIKE: Final = 1.1  # risks that differ by less are alike: then the others' low
 _QUESTIONS: Final = 40  # of a search for the noise, at most
 _CLOSE: Final = 0.99  # of what is aimed for, where a search stops
 _NEAR: Final = 4.0  # times what is aimed for, from where on a search steps towards it instead of halving
+_EVENNESS: Final = (1e-6, 1e-3, 1.0)  # least weight of a round in the risk, over the largest: 1 is even noise
 _VISIBLE: Final = 0.001  # of what there is to learn: less risk than this no test set would show
 _WIDEST: Final = 2.0**14  # times the noise of the last round, at most
 
@@ -130,8 +131,9 @@ class _Aim:
     epsilon: float
 
     def going_on(self, rounds: int, hiding: float, steady: float) -> Plan | None:
-        """Return the plan of so many rounds; None where no grid holds its noise."""
-        return _going_on(self, rounds, hiding, steady)
+        """Return the plan of so many rounds; None where no grid holds its noise, however evenly it is spread."""
+        plans = (_going_on(self, rounds, hiding, steady, evenness) for evenness in _EVENNESS)
+        return next((plan for plan in plans if plan is not None), None)
 
 
 def _option(aim: _Aim, rounds: int, limit: float) -> Option | None:
@@ -209,11 +211,12 @@ def _out_of_reach(aim: _Aim, rounds: int, again: float, others: float) -> str:
     )
 
 
-def _going_on(aim: _Aim, rounds: int, hiding: float, steady: float) -> Plan | None:
+def _going_on(aim: _Aim, rounds: int, hiding: float, steady: float, evenness: float) -> Plan | None:
     """Return the plan of so many rounds of all units, noise counted in that of the last round before.
 
     ``hiding``: of the first round, on top of its own; ``steady``: of all rounds together, spread so that it disturbs
-    the last model least. Steps are the longest that do not expand a gap.
+    the last model least, though no more unevenly than ``evenness`` allows. Steps are the longest that do not expand a
+    gap.
     """
     before, leaving = aim.before, aim.leaving
     setup = before.setup if leaving.data is None else replace(before.setup, data=leaving.data)
@@ -222,7 +225,7 @@ def _going_on(aim: _Aim, rounds: int, hiding: float, steady: float) -> Plan | No
     bend = smoothness + run.strong_convexity
     step = 2 / bend if bend > 0 else float(per_round(run.step_size, run).max())
     weights = _weights(before, np.full(rounds, step))
-    shape = 1 / np.sqrt(np.maximum(weights, 1e-12 * float(weights.max())))
+    shape = 1 / np.sqrt(np.maximum(weights, evenness * float(weights.max())))
     variance = (steady * unit) ** 2 * shape / shape.sum()
     variance[0] += (hiding * unit) ** 2
     noise = np.sqrt(variance) * math.sqrt(count) / step
