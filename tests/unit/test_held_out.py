@@ -405,10 +405,15 @@ class TestDefault:
         assert result.metrics["evaluation"]["on"] == "training"
         assert entries(tmp_path / "held.csv") == []  # nothing of it was released
 
-    def test_a_comparison_is_exact_and_asks_for_the_word(self, tables: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_comparison_counts_and_is_exact_by_the_word_alone(self, tables: dict[str, Any], tmp_path: Path) -> None:
+        wanted = {**tables, "books": {"ledger": str(tmp_path / "counted.sqlite")}}
+        counted = compare(wanted, algorithms=["dpsgd"], runs=1)
+        assert counted.counted
+        assert all(math.isfinite(cost.epsilon) for cost in counted.costs if cost.adversary == "final-model")
+        assert entries(tmp_path / "held.csv") == ["charge", "release"]
+
+    def test_a_comparison_that_is_exact_is_charged_as_such(self, tables: dict[str, Any], tmp_path: Path) -> None:
         wanted = {**tables, "books": {"ledger": str(tmp_path / "books.sqlite")}}
-        with pytest.raises(BadValue, match=r"\[data\.held_out\] must be public where algorithms are compared"):
-            compare(wanted, algorithms=["dpsgd"], runs=1)
         found = compare({**wanted, "evaluation": {"private": False}}, algorithms=["dpsgd"], runs=1)
         assert not found.private
         assert all(math.isinf(cost.epsilon) for cost in found.costs)
