@@ -334,6 +334,14 @@ class TestDrafted:
         assert "charged for" in compare_page(found.as_json())
         assert {cost.adversary: cost.epsilon for cost in found.costs}["final-model"] < math.inf
 
+    def test_no_exact_reference_stands_beside_noisy_counts(self, tmp_path: Path) -> None:
+        study = self.drafted(tmp_path, "[report]\nbaselines = true\n[evaluation]\nprivate = true\n", held="")
+        study.write_text(study.read_text().replace("[data]\n", "[data]\npublic = true\n"))
+        study.write_text(study.read_text().replace("[data.held_out]\n", "[data.held_out]\npublic = false\n"))
+        found = compare(study, algorithms=["hidden"], runs=1)
+        assert found.counted
+        assert found.reference is None
+
     def test_private_held_out_records_that_no_count_can_score_are_refused(self, tmp_path: Path) -> None:
         study = self.drafted(tmp_path, held="")
         study.write_text(study.read_text().replace("[model]", "[model]\ndecision_threshold = 0.4"))

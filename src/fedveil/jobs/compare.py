@@ -505,7 +505,7 @@ def compare(
     comparison = replace(
         comparison,
         entries=tuple(entries),
-        reference=_reference(found, plans, loaded),
+        reference=None if counted else _reference(found, plans, loaded),  # its score is exact
         baseline=baseline,
         constant=constant,
     )
