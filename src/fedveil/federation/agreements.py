@@ -159,12 +159,8 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Carried:
     if len(text) > _LONGEST:
         raise Refused("malformed")
     try:
-        tables = read_tables(text.decode("utf-8"), "The plan")
-        if "tune" in tables:  # a site trains one run, and what it promises is that of a secret choice among several
-            raise Refused("not-by-parts")
-        _check_code(tables.get("model"), modules)
-        plan = read_any_plan(text.decode("utf-8"))
-        same = plan.text().encode() == text and plan.hash == proposal.values.get("plan")
+        plan, name = _plan_in(text, frozenset(modules))
+        same = name is not None and name == proposal.values.get("plan")
     except Refused:
         raise
     except Exception as error:  # numbers of a wrong kind or size may fail in any way
@@ -177,6 +173,17 @@ def plan_of(proposal: Content, modules: Collection[str]) -> Carried:
     if not carried_by_sites(plan):  # nor is a profile, or an evaluation by itself: those are made in one process
         raise Refused("not-by-parts")
     return plan
+
+
+@lru_cache(maxsize=8)
+def _plan_in(text: bytes, modules: frozenset[str]) -> tuple[Carried, str | None]:
+    """Return the plan with this text, and its hash if the text is canonical; every message of a run asks for it."""
+    tables = read_tables(text.decode("utf-8"), "The plan")
+    if "tune" in tables:  # a site trains one run, and what it promises is that of a secret choice among several
+        raise Refused("not-by-parts")
+    _check_code(tables.get("model"), modules)
+    plan = read_any_plan(text.decode("utf-8"))
+    return plan, plan.hash if plan.text().encode() == text else None
 
 
 def carried_by_sites(plan: Carried) -> bool:

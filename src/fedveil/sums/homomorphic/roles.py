@@ -7,6 +7,7 @@ homomorphic-sums.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -64,7 +65,7 @@ class Encryptor:
     @classmethod
     def open(cls, public: bytes, parameters: Parameters) -> "Encryptor":
         """Read the public key; refuse it unless it has exactly the parameters that the client expects."""
-        return cls(parameters, fingerprint(public), _contexts(public, "public", parameters))
+        return cls(parameters, fingerprint(public), _public_contexts(public, parameters))
 
     def encrypt(self, turn: int, client: int, values: Whole) -> bytes:
         """Return the client's encrypted vector for the server; the values must already contain their noise."""
@@ -105,7 +106,7 @@ class Adder:
     @classmethod
     def open(cls, public: bytes, parameters: Parameters, *, turn: int, size: int) -> "Adder":
         """Return a round that has no messages yet."""
-        return cls(parameters, fingerprint(public), _contexts(public, "public", parameters), turn, size)
+        return cls(parameters, fingerprint(public), _public_contexts(public, parameters), turn, size)
 
     def at(self, turn: int, size: int) -> "Adder":
         """Return another, empty round under the same key."""
@@ -223,6 +224,12 @@ def _read(adder: Adder, kind: Any, message: bytes) -> Message:
     return read_message(
         message, kind=kind, parameters=adder.parameters, size=adder.size, turn=adder.turn, key=adder.key
     )
+
+
+@lru_cache(maxsize=8)
+def _public_contexts(given: bytes, parameters: Parameters) -> tuple[Any, ...]:
+    """Return the contexts of a public key, which every round of a run reads; secret keys are not kept."""
+    return _contexts(given, "public", parameters)
 
 
 def _contexts(given: bytes, what: Shared, parameters: Parameters) -> tuple[Any, ...]:
