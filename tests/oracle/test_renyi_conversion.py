@@ -11,6 +11,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as peer
 
 from fedveil.theory import renyi
 from fedveil.theory.divergence import hockey_stick
+from fedveil.theory.numerics import ROUNDING
 
 REFERENCE = [(2.0, 0.1, 7.87484, 8.5678, 11.6129), (10.0, 1.0, 1.917997, 1.918011, 2.279214)]
 
@@ -165,6 +166,23 @@ def test_never_above_the_peer_over_the_same_orders() -> None:
     theirs, _ = peer.compute_epsilon(orders, np.array(zetas), 1e-5)
     assert 0.9 * theirs < epsilon <= theirs * (1 + 1e-8)
     assert order in orders
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_orders_that_are_given_up_would_not_have_been_the_best(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    orders = np.array([*range(2, 40), 64, 128, 512], dtype=np.float64)
+    rate, sigma, times = 10 ** draw.uniform(-3, 0), 10 ** draw.uniform(-0.3, 1.5), 10 ** draw.integers(0, 4)
+    zetas = times * np.array([renyi.renyi_sampled_gaussian(int(order), rate, sigma) for order in orders])
+    if seed % 3 == 0:  # a curve that no mechanism has: its best order may be anywhere
+        zetas *= 10 ** draw.uniform(-0.5, 0.5, orders.size)
+    inflated = (zetas * (1 + ROUNDING)).tolist()
+    delta = 10 ** draw.uniform(-12, -1)
+    every = [renyi.least_epsilon(order, zeta, delta) for order, zeta in zip(orders.tolist(), inflated, strict=True)]
+    assert renyi.epsilon_over_orders(orders, zetas, delta)[0] == min(every)
+    epsilon = min(every) * draw.uniform(0.5, 1.5)
+    every = [renyi.least_delta(order, zeta, epsilon) for order, zeta in zip(orders.tolist(), inflated, strict=True)]
+    assert renyi.delta_over_orders(orders, zetas, epsilon)[0] == min(every)
 
 
 @pytest.mark.parametrize("r", [1e-6, 0.01, 0.1, 0.7, 3.0, 40.0])
