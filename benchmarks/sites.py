@@ -5,13 +5,14 @@ Every site is a guard and a node of its own, over TLS, on this machine; CPU seco
 """
 
 import os
+import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ from fedveil.wire import frames
 
 ROUNDS = 16
 SITES = (3, 10, 25, 50)
+LOST = 5  # after this round a site is halted where the rounds without it are measured
 GUARD = ["--accept", "any", "--trials"]  # one person is all the operators
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -121,27 +123,52 @@ def megabytes(pids: list[int], key: str = "Pss") -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the rounds of one run took."""
+    """What the rounds of one run took; ``longest``: of all, the one in which a site was lost among them."""
 
     seconds: float
+    longest: float
     cpu: float
     site_megabytes: float
     resident_megabytes: float
     bytes_a_round: float
 
 
-def measure(network: LocalNetwork, out: Path, trust: Mapping[str, Any], rounds: int = ROUNDS) -> Measured:
-    """Run a study on a network that stands, and return what its rounds took, but for the first."""
+@contextmanager
+def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[], None]]:
+    """Give what halts a site, as a machine does that is cut off: nothing is closed, and nobody is told."""
+    pids = [pid for one in (network.guards[site], network.nodes[site]) for pid in family(one.process.pid)]
+
+    def everywhere(number: int) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    try:
+        yield lambda: everywhere(signal.SIGSTOP)
+    finally:
+        everywhere(signal.SIGCONT)
+
+
+def measure(
+    network: LocalNetwork, out: Path, trust: Mapping[str, Any], rounds: int = ROUNDS, lose: str | None = None
+) -> Measured:
+    """Run a study on a network that stands, and return what its rounds took, but for the first.
+
+    ``lose``: a site that is halted in the middle; then only the rounds after the one that has lost it are counted.
+    """
     times: list[float] = []
     spent: list[float] = []
     everyone = [os.getpid(), *(pid for one in network.processes.started for pid in family(one.process.pid))]
+    first = 1 if lose is None else LOST + 1
 
     def watch(_: Any) -> None:
         times.append(time.monotonic())
-        if len(times) in (1, rounds):
+        if len(times) in (first, rounds):
             spent.append(cpu_seconds(everyone))
+        if lose is not None and len(times) == LOST:
+            halt()
 
-    with network.carrier() as carrier:
+    with network.carrier() as carrier, ExitStack() as stack:
+        halt = (lambda: None) if lose is None else stack.enter_context(halting(network, lose))
         counted = Counted(carrier)
         found = study_of(study(trust, rounds), base=Path(), data_given=True)
         federated(found, out, network.deployment, counted, Held(), watch=watch)
@@ -150,8 +177,9 @@ def measure(network: LocalNetwork, out: Path, trust: Mapping[str, Any], rounds: 
     ]
     count = len(network.guards)
     return Measured(
-        seconds=median(np.diff(times)),
-        cpu=(spent[-1] - spent[0]) / (len(times) - 1),
+        seconds=median(np.diff(times[first - 1 :])),
+        longest=max(np.diff(times)),
+        cpu=(spent[-1] - spent[0]) / (len(times) - first),
         site_megabytes=megabytes(sites) / count,
         resident_megabytes=megabytes(sites, "Rss") / count,
         bytes_a_round=(counted.sent + counted.received) / rounds,
@@ -201,14 +229,18 @@ def run(sites: tuple[int, ...] = SITES) -> list[Row]:
                 opened = measure(network, folder / "open", {"server": "trusted"})
                 masked = measure(network, folder / "masked", {"server": "secure-aggregation", "dropouts": 0})
                 tolerant = measure(network, folder / "tolerant", {"server": "secure-aggregation", "dropouts": 2})
+                trust = {"server": "secure-aggregation", "dropouts": 2}
+                lost = measure(network, folder / "lost", trust, lose=sorted(network.guards)[-1])
                 floor = bare_round(network)
         for label, one, bar in (
             ("open", opened, 0.25),
             ("masked", masked, 1.3 * opened.seconds),
             ("masked, a site may be missing", tolerant, 2.2 * opened.seconds),
+            ("masked, a site is missing", lost, 2.2 * opened.seconds),
         ):
             detail = (
-                f"{one.seconds:.3f} s, {one.cpu:.3f} CPU s; a site {one.site_megabytes:.0f} MB of its own, "
+                f"{one.seconds:.3f} s, {one.cpu:.3f} CPU s, the longest {one.longest:.2f} s; "
+                f"a site {one.site_megabytes:.0f} MB of its own, "
                 f"{one.resident_megabytes:.0f} MB resident; {one.bytes_a_round:.0f} bytes; "
                 f"a bare exchange {floor:.3f} s; ready after {ready:.1f} s"
             )

@@ -219,10 +219,11 @@ def knock(door: Path, envelope: bytes) -> bytes | None:
         connection.connect(str(door))
         frames.send(connection, [("envelope", envelope)])
         try:
-            ((_, answer),) = frames.receive(connection)
+            while not (blocks := frames.receive(connection)):  # it works on the answer
+                pass
         except frames.Closed:
             return None
-        return answer
+        return blocks[0][1]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -83,12 +83,47 @@ def test_who_has_left_is_not_online_and_who_works_is() -> None:
     async def play(box: PostBox, clock: Clock) -> None:
         name = box.put(RUN, NODE, b"question", 60.0)
         await box.take(NODE, "", b"", 0.0)
-        clock.now += 30.0
-        assert box.online() == [NODE]  # it works on the question
+        for _ in range(10):
+            clock.now += 3.0
+            assert box.online() == [NODE]  # it works on the question, and says so
+            box.sign(NODE)
         await box.take(NODE, name, b"", 0.0)
         assert box.online() == [NODE]
-        box.leave(NODE)
+        older = asyncio.ensure_future(box.take(NODE, "", b"", 5.0))
+        await asyncio.sleep(0)
+        taking = asyncio.ensure_future(box.take(NODE, "", b"", 5.0))
+        await asyncio.sleep(0)
+        older.cancel()
+        await asyncio.gather(older, return_exceptions=True)
+        assert box.online() == [NODE]
+        taking.cancel()  # it has closed its request
+        await asyncio.gather(taking, return_exceptions=True)
         assert box.online() == []
+        box.sign(NODE)
+        assert box.online() == [NODE]
+
+    during(play)
+
+
+def test_a_question_at_a_node_that_falls_silent_has_failed_and_the_next_is_not_its_first() -> None:
+    """Halted, cut off or without power: nobody closes its connection, so only its silence tells."""
+
+    async def play(box: PostBox, clock: Clock) -> None:
+        name, other = box.put(RUN, NODE, b"question", 600.0), box.put(RUN, NODE + 1, b"theirs", 600.0)
+        assert named(await box.take(NODE, "", b"", 0.0)) == name
+        clock.now += 4.0
+        box.sign(NODE)
+        clock.now += 4.0
+        assert await box.collect(RUN, [name], 100, 0.0) == []
+        collecting = asyncio.ensure_future(box.collect(RUN, [name], 100, 600.0))
+        await asyncio.sleep(0)
+        clock.now += 1.0
+        assert await collecting == [(name, b"")]
+        assert box.online() == []
+        assert await box.collect(RUN, [other], 100, 0.0) == [(other, b"")]  # was never there to take it
+        again = box.put(RUN, NODE, b"again", 600.0)
+        assert named(await box.take(NODE, name, b"too late", 0.0)) == again
+        assert await box.collect(RUN, [again], 100, 0.0) == []
 
     during(play)
 

@@ -32,6 +32,8 @@ from fedveil.wire import frames
 
 NODE_PATH: Final = "/v1/fleet/fedveil-post"
 RELAY_PATH: Final = "/v1/runtime/fedveil-post"
+HOLD: Final = "hold"  # what a node asks for: its next question, within so many seconds
+SIGN: Final = "sign"  # or nothing; it says that it is still there
 LONGEST_HOLD: Final = 20.0  # seconds that a request is kept open; a proxy's own limit must be longer
 
 KEY_HEADER: Final = "fedveil-node"
@@ -55,13 +57,20 @@ class NotAdmitted(FedveilError):
 @final
 @dataclass(slots=True)
 class Channel:
-    """One connection to the post box of a link; ``headers``: what a request with this body must show."""
+    """One connection to the post box of a link; ``headers``: what a request with this body must show.
+
+    ``silence``: seconds without a byte after which it counts as cut. ``sent``: called when so many bytes were handed to
+    the system; ``began``: when their answer begins to arrive.
+    """
 
     host: str
     port: int
     authority: Path
     path: str
     headers: Headers
+    silence: float = _SILENCE
+    sent: Callable[[int], None] = lambda size: None
+    began: Callable[[], None] = lambda: None
     _connection: http.client.HTTPSConnection | None = None
     _context: ssl.SSLContext = field(init=False)
 
@@ -94,10 +103,12 @@ class Channel:
     def _request(self, body: bytes) -> frames.Blocks:
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(
-                self.host, self.port, timeout=_SILENCE, context=self._context
+                self.host, self.port, timeout=self.silence, context=self._context
             )
         self._connection.request("POST", self.path, body, dict(self.headers(body)))
+        self.sent(len(body))
         response = self._connection.getresponse()
+        self.began()
         said = response.read()
         if response.status in (404, 405):
             raise NoPostBox("The link has no post box.")

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 from fedveil.core.limits import ENVELOPE, FRAME
 from fedveil.federation.carrying.orders import NODES, PUSH, Order, seconds_of
 from fedveil.federation.carrying.processes import end_with_parent
-from fedveil.federation.flower.channel import NODE_PATH, RELAY_PATH, check_signed, key_of
+from fedveil.federation.flower.channel import NODE_PATH, RELAY_PATH, SIGN, check_signed, key_of
 from fedveil.federation.flower.internals import TOKEN_HEADER, known_node, known_task, node_names, wrap_link
 from fedveil.federation.flower.network import run_command
 from fedveil.federation.flower.post_box import PostBox
@@ -77,14 +77,16 @@ class PostBoxRoutes:
             check_signed(headers, body, time.time())
         except ValueError as error:
             raise _Refuse(401, f"this request is {error}") from error
-        ((name, answer), (_, hold)) = frames.decode(body, most=2)
+        ((name, answer), (what, hold)) = frames.decode(body, most=2)
+        if what == SIGN:
+            self.box.sign(node)
+            return []
         taking = asyncio.ensure_future(self.box.take(node, name, answer, seconds_of(hold)))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({taking, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
                 taking.cancel()
-                self.box.leave(node)
                 return None
             question = taking.result()
             return [] if question is None else [(question.name, question.envelope)]

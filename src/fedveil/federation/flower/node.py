@@ -4,22 +4,27 @@ At a link without a post box (a SuperLink that a consortium runs already) it sta
 own executor beside it. ``python -m fedveil.federation.flower.node`` is ``flower-supernode`` with shorter pauses.
 """
 
+import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import Final, final
 
 from fedveil.core.errors import FedveilError, why
 from fedveil.federation.carrying.guard_door import hand_to_guard
 from fedveil.federation.carrying.processes import Processes, Started, end_with_parent, free_port
 from fedveil.federation.flower.channel import (
+    HOLD,
     LONGEST_HOLD,
     NODE_PATH,
+    SIGN,
     Channel,
     NoPostBox,
     NotAdmitted,
@@ -30,11 +35,58 @@ from fedveil.federation.flower.network import Link, check_installed, run_command
 
 _AGAIN: Final = 5.0  # seconds before the next attempt
 _SOON: Final = 0.1  # seconds before the next attempt just after the link was lost
+_EVERY: Final = 1.0  # seconds between two signs of life; the post box waits for five
+_WORKING: Final = 3.0  # seconds after a guard's own sign in which it counts as working
+_ARRIVES: Final = 5.0  # seconds in which a large message may still be on its way out of this machine
+_SMALL: Final = 2**16  # bytes of a message that is on its way at once
 _LOOK: Final = 0.2  # seconds between looks whether to stop
 
 
 class NodeEnded(FedveilError):
     """The link did not admit Flower's node; the message holds the end of its output."""
+
+
+@final
+@dataclass(slots=True)
+class Signs:
+    """Tells the link, once a second, that this node is there; silent where the link sees that by itself.
+
+    The link cannot tell a site that works from one that is gone, so a round would wait for either until its time is
+    over. A sign is given while a message is carried, and while the guard says that it works; not while the link keeps
+    this node's request open, nor in the first second of anything, so that fast rounds cost no signs.
+    """
+
+    channel: Channel
+    _began: float = 0.0
+    _until: float = 0.0
+
+    def carry(self) -> None:
+        """Begin to carry a message, for as long as it takes."""
+        self._keep(math.inf)
+
+    def sent(self, size: int) -> None:
+        """Note that all of a message has left this process."""
+        self._keep(_ARRIVES if size > _SMALL else 0.0)
+
+    def work(self) -> None:
+        """Begin to wait for the guard."""
+        self._keep(_WORKING)
+
+    def go_on(self) -> None:
+        """Note that the guard still works."""
+        self._until = time.monotonic() + _WORKING
+
+    def _keep(self, seconds: float) -> None:
+        self._began = time.monotonic()
+        self._until = self._began + seconds
+
+    def give(self, stop: Callable[[], bool]) -> None:
+        """Give signs until told to stop."""
+        while not stop():
+            time.sleep(_EVERY)
+            if self._began + _EVERY <= time.monotonic() < self._until:
+                with suppress(OSError, FedveilError):
+                    self.channel.exchange([("", b""), (SIGN, b"")])
 
 
 def run_node(
@@ -44,7 +96,9 @@ def run_node(
 
     ``patience``: seconds to try to get admitted; then this ends, so that its supervisor can start it again.
     """
-    channel = Channel(link.host, link.port, link.authority, NODE_PATH, node_headers(key))
+    headers = node_headers(key)
+    signs = Signs(Channel(link.host, link.port, link.authority, NODE_PATH, headers, silence=_WORKING))
+    channel = Channel(link.host, link.port, link.authority, NODE_PATH, headers, sent=signs.sent, began=signs.carry)
     try:
         _admitted(channel, patience, stop, tell)
     except NoPostBox:
@@ -55,8 +109,9 @@ def run_node(
         return
     tell("connected")
     # A request waits in a thread of its own, because it cannot be interrupted; it ends with this process.
-    carrying = Thread(target=_carry, args=(channel, guard, patience, stop, tell), daemon=True)
+    carrying = Thread(target=_carry, args=(channel, signs, guard, patience, stop, tell), daemon=True)
     carrying.start()
+    Thread(target=signs.give, args=(stop,), daemon=True).start()
     while carrying.is_alive() and not stop():
         carrying.join(_LOOK)
     if not stop():
@@ -73,7 +128,7 @@ def _admitted(channel: Channel, patience: float, stop: Callable[[], bool], tell:
     end, said = time.monotonic() + patience, ""
     while not stop():
         try:
-            channel.exchange([("", b""), ("hold", b"0")])
+            channel.exchange([("", b""), (HOLD, b"0")])
         except (OSError, NotAdmitted) as error:
             if time.monotonic() >= end:
                 raise NodeEnded(f"The link did not let this node in: {_why(error)}.") from error
@@ -86,13 +141,18 @@ def _admitted(channel: Channel, patience: float, stop: Callable[[], bool], tell:
 
 
 def _carry(
-    channel: Channel, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
+    channel: Channel,
+    signs: Signs,
+    guard: Path,
+    patience: float,
+    stop: Callable[[], bool],
+    tell: Callable[[str], None],
 ) -> None:
     """Carry questions to the guard and answers back, until the link has not let this node in for some time."""
     name, answer, since = "", b"", None
     while not stop():
         try:
-            blocks = channel.exchange([(name, answer), ("hold", b"%.1f" % LONGEST_HOLD)])
+            blocks = channel.exchange([(name, answer), (HOLD, b"%.1f" % LONGEST_HOLD)])
         except (OSError, FedveilError) as error:  # a restarted link has forgotten its nodes until a run is resumed
             if since is None:
                 tell(f"the link has let go; trying again ({_why(error)})")
@@ -106,13 +166,15 @@ def _carry(
         name, answer, since = "", b"", None
         if blocks:
             ((name, question),) = blocks
-            answer = _ask_guard(guard, question, tell)
+            signs.work()
+            answer = _ask_guard(guard, question, signs.go_on, tell)
+            signs.carry()
 
 
-def _ask_guard(path: Path, question: bytes, tell: Callable[[str], None]) -> bytes:
+def _ask_guard(path: Path, question: bytes, sign: Callable[[], None], tell: Callable[[str], None]) -> bytes:
     """Return the guard's answer; nothing, which counts as a failure, if there is none."""
     try:
-        return hand_to_guard(path, question)
+        return hand_to_guard(path, question, sign)
     except OSError as error:
         tell(f"the guard did not answer ({type(error).__name__})")
         return b""

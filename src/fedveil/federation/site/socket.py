@@ -13,6 +13,7 @@ from threading import BoundedSemaphore, Thread
 from typing import Final, Protocol, final
 
 from fedveil.core.errors import FedveilError, require, why
+from fedveil.federation.carrying.guard_door import ENVELOPE, SIGN
 from fedveil.wire import frames
 from fedveil.wire.envelope import LARGEST
 
@@ -110,6 +111,14 @@ class Heard:
     envelope: bytes
     answer: "SimpleQueue[bytes | None]"
 
+    def answered(self, sign: Callable[[], None]) -> bytes | None:
+        """Wait for the answer, and give a sign every now and then: who waits cannot see whether this guard works."""
+        while True:
+            try:
+                return self.answer.get(timeout=SIGN)
+            except Empty:
+                sign()
+
 
 def _hear_all(
     door: socket.socket, heard: "Queue[Heard]", tell: Callable[[str], None], stop: Callable[[], bool]
@@ -135,10 +144,10 @@ def _hear(
         try:
             one = Heard(envelope_of(connection), SimpleQueue())
             heard.put(one)
-            answer = one.answer.get()
+            connection.settimeout(_PATIENCE)
+            answer = one.answered(lambda: frames.send(connection, []))
             if answer is not None:
-                connection.settimeout(_PATIENCE)
-                frames.send(connection, [("envelope", answer)])
+                frames.send(connection, [(ENVELOPE, answer)])
         except FedveilError as error:
             tell(str(error))
         except OSError as error:  # the other side has closed the connection
