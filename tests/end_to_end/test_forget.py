@@ -49,7 +49,7 @@ def study_in(folder: Path, kind: str = "hidden", more: str = 'order = "public"')
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("forget")
     run_study(study_in(base), base / "first")
-    forget(base / "first", rows=[3, 17], epsilon=0.4, rounds=8, out=base / "second")
+    forget(base / "first", rows=[3, 17], epsilon=0.4, rounds=8, keep=1.0, out=base / "second")
     return base
 
 
@@ -87,6 +87,33 @@ def test_the_first_round_hides_and_no_further_round_tells_more(folder: Path) -> 
     assert curve[0] == promise(plan.lineage[0], "final-model").epsilon
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(curve))
     assert curve[-1] == forgotten(plan)[0].new_model.epsilon
+
+
+def test_rounds_that_begin_anew_leave_nothing_and_need_no_noise_to_hide(folder: Path) -> None:
+    result = forget(folder / "first", rows=[3, 17], epsilon=0.4, rounds=8, keep=0.0, out=folder / "anew")
+    plan, noise = result.certificate.plan, result.certificate.plan.hidden.noise()
+    assert result.forgotten.new_model.epsilon < 1e-6
+    assert noise[0] < 1.5 * noise[1]
+    assert result.forgotten.every_model.epsilon == promise(plan.lineage[0], "final-model").epsilon
+    again = forget(folder / "anew", rows=[5], epsilon=0.4, rounds=2, out=folder / "later")
+    assert forgotten(again.certificate.plan)[0].new_model.epsilon < 1e-6  # nothing left stays nothing left
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.0625, 0.0])
+def test_the_smaller_the_part_they_begin_with_the_less_noise_hides_them(folder: Path, keep: float) -> None:
+    whole, part = (plan_forgetting(folder / "first", rows=[5], rounds=4, keep=k).chosen for k in (1.0, keep))
+    assert part.plan.hidden.noise()[0] < whole.plan.hidden.noise()[0]
+    assert part.plan.hidden.keep == keep
+
+
+def test_long_steps_of_drawn_records_are_forgotten_by_beginning_anew(tmp_path: Path) -> None:
+    run_study(
+        study_in(tmp_path, more='order = "poisson"\nrate = 0.2\n[schedule]\nrounds = 20\nstep_size = 3.0'),
+        tmp_path / "first",
+    )
+    chosen = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1).chosen
+    assert float(np.max(chosen.plan.lineage[0].run.step_size)) * (chosen.plan.run.smoothness or 0.0) > 2
+    assert (chosen.keep, chosen.epsilon < 1e-3) == (0.0, True)
 
 
 def test_a_later_request_keeps_the_earlier_promise(folder: Path) -> None:
@@ -131,7 +158,9 @@ def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
         ({"rows": [401]}, "rows that the run was trained on"),
         ({"client": "A"}, "be one of client 1"),
         ({}, "told who leaves"),
-        ({"rows": [5], "epsilon": 1e-9}, "further rounds bring whoever leaves down to"),
+        ({"rows": [5], "epsilon": 1e-9, "keep": 1.0}, "further rounds bring whoever leaves down to"),
+        ({"rows": [5], "others": 1e-9}, "have no noise that keeps the others at epsilon 1e-09"),
+        ({"rows": [5], "keep": 0.3}, "plan.keep must be 1, a half, a quarter, and so on, or 0"),
     ],
 )
 def test_mistakes_get_one_sentence_and_charge_nothing(folder: Path, wish: dict[str, object], sentence: str) -> None:

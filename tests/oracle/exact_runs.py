@@ -65,6 +65,8 @@ class Line:
             + ([float(v) for v in np.broadcast_to(getattr(further, name), (further.rounds,))] if further else [])
             for name in ("step_size", "noise_std", "batch")
         )
+        keep = [1.0] * run.total
+        keep += np.broadcast_to(further.keep, further.rounds).tolist() if further else []
         self.scale = np.array([s * n / math.sqrt(b) for s, n, b in zip(steps, noise, batch, strict=True)])
         half = run.diameter / 2 if run.diameter is not None else math.inf
         reach = 7.0 * float(np.sqrt(np.sum(self.scale**2))) + 1.0
@@ -95,7 +97,8 @@ class Line:
             for count in range(group + 1 if k < run.total else 1):
                 for sign in {1.0, self.other_sign}:
                     rest = joined[k] if run.sampled else size - count
-                    for into, w in ((here, inner), (begin, np.clip(np.array([self.start]), -half, half))):
+                    for into, before in ((here, inner), (begin, np.clip(np.array([self.start]), -half, half))):
+                        w = keep[k] * before
                         grad = run.strong_convexity * w + (rest * others(w) + count * push(w, sign)) / size
                         below = ndtr((self.edges[:, None] - (w - step * grad)[None, :]) / self.scale[k])
                         below[0], below[-1] = 0.0, 1.0
@@ -129,8 +132,11 @@ class Line:
         return max(float(np.maximum(a - gamma * b, 0.0).sum()) for a, b in ((p, q), (q, p)))
 
 
-def random_run(rng: np.random.Generator, **fixed: Any) -> LastIterate:
-    """A small run: any order, one or two passes, projection or not, strong convexity or not, stops, further rounds."""
+def random_run(rng: np.random.Generator, *, leaves: bool | None = None, **fixed: Any) -> LastIterate:
+    """A small run: any order, one or two passes, projection or not, strong convexity or not, stops, further rounds.
+
+    ``leaves``: whether rounds without the victim follow, which may begin with a part of the model; drawn if left out.
+    """
     order = fixed.get("order", str(rng.choice(["public", "secret", "poisson", "independent"])))
     rounds = int(rng.integers(2, 5))
     passes = int(rng.choice([1, 1, 2])) if order != "poisson" and rounds < 4 else 1
@@ -149,21 +155,24 @@ def random_run(rng: np.random.Generator, **fixed: Any) -> LastIterate:
         values |= {"records": 40, "largest_batch": batch}
     elif order == "secret" and rng.random() < 0.5:
         values["records"] = rounds * batch + int(rng.integers(1, 4))
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 if leaves is None else leaves:
         kept = rng.random() < 0.5 and not isinstance(steps, tuple)
         values["further"] = FurtherRounds(
             rounds=int(rng.integers(1, 5)), batch=batch,
             step_size=steps if kept else float(rng.uniform(0.2, 0.9)),  # type: ignore[arg-type]
             noise_std=values["noise_std"] if kept else float(np.exp(rng.uniform(-0.6, 1.2))),
+            keep=float(rng.choice([1.0, 1.0, 0.5, 0.125])) if leaves else 1.0,
         )  # fmt: skip
     return LastIterate(**{**values, **fixed})
 
 
-def random_lines(seed: int, number: int, group: int = 1, **fixed: Any) -> Iterator[tuple[LastIterate, Line, float]]:
+def random_lines(
+    seed: int, number: int, group: int = 1, *, leaves: bool | None = None, **fixed: Any
+) -> Iterator[tuple[LastIterate, Line, float]]:
     """Frozen random runs, each with its line and an epsilon."""
     for index in range(number):
         rng = np.random.default_rng([seed, index])
-        run = random_run(rng, **fixed)
+        run = random_run(rng, leaves=leaves, **fixed)
         if group > 1:
             run = replace(run, batch=max(int(run.batch), group), place=None)  # type: ignore[arg-type]
         yield run, Line(run, rng, group), float(rng.uniform(0.05, 2.5))

@@ -159,8 +159,9 @@ def test_what_cannot_go_on_across_sites_says_why(tmp_path: Path) -> None:
         open_request(first, None, None, study, SITES)
     with pytest.raises(BadValue, match="one of the sites east, north, south"):
         open_request(first, "west", None, study, SITES)
-    # a whole site of a run that protected records: its records together, for which no noise is small enough
+    # a whole site of a run that protected records: its records together, for which no noise is small enough to go on
     request = open_request(first, "north", None, study, SITES)
     assert request.leaving.together == 160
     with pytest.raises(CannotCertify, match="160 records together"):
-        Aim(epsilon=0.1, rounds=4).design(request.bundle, request.leaving)
+        Aim(epsilon=0.1, rounds=4, keep=1.0).design(request.bundle, request.leaving)
+    assert Aim(epsilon=0.1, rounds=4).design(request.bundle, request.leaving).chosen.keep == 0

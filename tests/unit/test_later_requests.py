@@ -24,11 +24,3 @@ def test_a_plan_says_whether_further_rounds_can_forget(algorithm: dict[str, str]
     schedule = {} if algorithm["kind"] == "dpsgd" else {"schedule": STUDY["schedule"]}
     tables = {key: value for key, value in STUDY.items() if key != "schedule"} | schedule
     assert said in later_requests(plan_study({**tables, "algorithm": algorithm}).plan)
-
-
-def test_long_steps_of_drawn_records_take_training_again() -> None:
-    drawn = {"kind": "hidden", "order": "poisson", "rate": 0.2}
-    steps = {"kind": "constant", "rounds": 5, "passes": 2, "step_size": 3.0}
-    plan = plan_study({**STUDY, "algorithm": drawn, "schedule": steps}).plan
-    assert "takes training again" in later_requests(plan)
-    assert float(plan.run.smoothness or 0.0) * 3.0 > 2

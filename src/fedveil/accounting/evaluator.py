@@ -14,7 +14,7 @@ from fedveil.theory.composition import Uses, group_curve
 from fedveil.theory.concentrated import group_epsilon_delta
 from fedveil.theory.divergence import log_theta
 from fedveil.theory.loss import LossLaw
-from fedveil.theory.numerics import REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
+from fedveil.theory.numerics import LEAST, REPORTED_DELTA, ROUNDING, log_sum, smallest_epsilon
 
 _DISTINCT_MOVES = 32  # most different moves of a run that are kept
 
@@ -60,6 +60,12 @@ class Evaluator:
 def withdrawn(name: str, reason: str) -> Evaluator:
     """Return a bound that does not apply, with the reason."""
     return Evaluator(name, "does-not-apply", reason)
+
+
+def nothing_left() -> Evaluator:
+    """Return the bound of a run after which some round begins with nothing of the model before it."""
+    why = "the further rounds begin anew, with nothing of the model before them"
+    return Evaluator("shift", "certified", why, lambda epsilon: LEAST, grouped=lambda size: nothing_left())
 
 
 def mean_theta(mus: tuple[Vector, Vector], epsilon: float) -> float:

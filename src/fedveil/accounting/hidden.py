@@ -101,6 +101,15 @@ def until_release(name: str, run: LastIterate) -> Vector:
     return np.append(before, np.broadcast_to(after, (run.further.rounds,)))
 
 
+def kept(run: LastIterate, lipschitz: Vector) -> Vector:
+    """Return the Lipschitz constants of maps that begin with a part of the model; with nothing of it they are zero."""
+    part = np.ones_like(lipschitz)
+    if run.further:
+        part[run.total :] = run.further.keep
+    with np.errstate(invalid="ignore"):
+        return np.where(part == 0, 0.0, part * lipschitz)
+
+
 def lipschitz_of_step(run: LastIterate, step: Vector) -> Vector:
     """Return the Lipschitz constant of a gradient step.
 
@@ -124,7 +133,7 @@ def rounds_of(run: LastIterate) -> Rounds:
         noise=scale,
         gap=swap * sensitivity(run.neighbours) / 2,
         swap=swap,
-        lipschitz=lipschitz_of_step(run, step),
+        lipschitz=kept(run, lipschitz_of_step(run, step)),
         image=thrown * diameter + 2 * step * run.lipschitz,
         diameter=diameter,
     )

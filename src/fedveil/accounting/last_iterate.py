@@ -11,7 +11,15 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from fedveil.accounting.evaluator import Evaluator, mean_theta, moves_of, needs_gaussian, no_contraction, withdrawn
+from fedveil.accounting.evaluator import (
+    Evaluator,
+    mean_theta,
+    moves_of,
+    needs_gaussian,
+    no_contraction,
+    nothing_left,
+    withdrawn,
+)
 from fedveil.accounting.hidden import HiddenRun, checkpoints, hidden_run, shift_mus, unhidden_mus
 from fedveil.accounting.sampled import sampled_evaluators
 from fedveil.accounting.tight import position_bound, transport_bound
@@ -23,7 +31,7 @@ from fedveil.theory.composition import delta_bracket
 from fedveil.theory.concentrated import delta_of_curve
 from fedveil.theory.divergence import log_laplace, log_theta
 from fedveil.theory.loss import LaplaceLaw
-from fedveil.theory.numerics import ROUNDING, log_sum
+from fedveil.theory.numerics import LEAST, ROUNDING, log_sum
 from fedveil.theory.renyi import iteration_delta, iteration_kappa, stopped_zeta
 from fedveil.theory.shift import uses_mu
 
@@ -138,7 +146,7 @@ def stopped_log_delta(run: LastIterate, epsilon: float) -> float:
     for row, share in zip(mus, weights, strict=True):
         seen = row > 0
         rows.append(log_sum(log_theta(epsilon, row[seen]) + np.log(share[seen])) if seen.any() else -math.inf)
-    return max(max(rows), -690.0) + ROUNDING
+    return max(max(rows), LEAST) + ROUNDING
 
 
 _MOST_STEPS = 5000  # most rounds for which one-round contraction is followed round by round
@@ -148,6 +156,8 @@ def evaluators(run: LastIterate) -> Sequence[Evaluator]:
     """Return all bounds, the certified ones first."""
     if run.sampled:
         return sampled_evaluators(run)
+    if run.further.anew:
+        return [nothing_left()]
     if run.further and run.stopping == "random" and not hidden_run(run).constant:
         note = "; further rounds of another kind are not followed after a random stop"  # they only process its model
         return [replace(e, reason=e.reason + note) for e in evaluators(replace(run, further=NO_FURTHER_ROUNDS))]

@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from fedveil.accounting.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, withdrawn
-from fedveil.accounting.hidden import first_rounds, per_round, rounds_of, until_release
+from fedveil.accounting.evaluator import Evaluator, Pairs, epsilon_of, no_contraction, nothing_left, withdrawn
+from fedveil.accounting.hidden import first_rounds, kept, per_round, rounds_of, until_release
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
@@ -142,6 +142,8 @@ _USUAL = 1e-5  # the delta for which a plan is sought when none is given
 
 def sampled_evaluators(run: LastIterate) -> Sequence[Evaluator]:
     """Return every bound, certified ones first."""
+    if run.further.anew:
+        return [nothing_left()]
     other = "stated for a known place or a partition, not for records that draw their own rounds"
     names = ("linear-contraction", "nonlinear-contraction", "shift", "block", "transport", "position")
     rest = [withdrawn(name, other) for name in (*names, "renyi-diffusion", "renyi-iteration")]
@@ -397,7 +399,7 @@ def sampled_rounds(run: LastIterate, delta: float = _USUAL) -> Rounds:
     """
     rounds = rounds_of(replace(run, neighbours="zero-out"))
     unknown = np.full(rounds.count, math.inf)  # how far sums of unknown size carry two points
-    lipschitz = joining(run, delta).lipschitz
+    lipschitz = kept(run, joining(run, delta).lipschitz)
     return Rounds(rounds.noise, rounds.gap, rounds.swap, lipschitz, unknown, rounds.diameter)
 
 

@@ -12,6 +12,8 @@ from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, forget, plan_forgett
 from fedveil.planning.forget_design import ForgetDesign, table_of
 from fedveil.privacy.guarantee import finite_or_none
 
+_PARTS = (0.0, *(2.0**-power for power in range(41)))
+
 
 def forget_units(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run, or of the last request.")],
@@ -29,6 +31,10 @@ def forget_units(
         float | None, typer.Option("--others", help="The most that it may cost everybody else; half of retraining.")
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How many rounds; chosen if left out.")] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option("--keep", help="The part of the model they begin with: 1, 0.5, 0.25, ..., 0; chosen if left out."),
+    ] = None,
     target: Annotated[Path | None, typer.Option("--out", help="A new folder; without: only show the plan.")] = None,
     on: Annotated[Path | None, typer.Option("--on", help="The aggregator's folder: go on with its sites.")] = None,
     left: Annotated[
@@ -42,8 +48,9 @@ def forget_units(
 ) -> None:
     """Forget records or a client: go on training without them, with a certificate and a receipt for them."""
     require(rounds is None or rounds >= 1, "--rounds", "be at least 1", rounds)
+    require(keep is None or keep in _PARTS, "--keep", "be 1, 0.5, 0.25, and so on, or 0", keep)
     require(as_of is None or expired, "--as-of", "come with --expired", as_of)
-    how: dict[str, Any] = {"epsilon": epsilon, "others": others, "rounds": rounds}
+    how: dict[str, Any] = {"epsilon": epsilon, "others": others, "rounds": rounds, "keep": keep}
     result: ForgetResult | None = None
     with waiting("looking for the rounds that forget them", quiet=as_json):
         if on is not None:
@@ -71,12 +78,13 @@ def _show(design: ForgetDesign, result: ForgetResult | None, as_json: bool) -> N
     chosen = design.chosen
     values: dict[str, Any] = {
         "rounds": chosen.rounds,
+        "keep": chosen.keep,
         "epsilon_new_model_only": chosen.epsilon,
         "epsilon_others": chosen.others,
         "retraining": {
             "rounds": design.retraining_rounds,
             "epsilon_others": design.retraining_epsilon,
-            "noise_risk": design.retraining_risk,
+            "expected_risk": design.retraining_risk,
             "recommended": design.retrain or None,
         },
         "options": table_of(design.options),
@@ -112,14 +120,19 @@ def _numbers(rows: str | None) -> list[int]:
 
 
 def _lines(design: ForgetDesign) -> list[str]:
-    lines = [" rounds   left of them   charged to the others   risk added by noise"]
+    lines = [" rounds   begin with   left of them   charged to the others   expected risk"]
     for one in design.options:
         mark = "  <- chosen" if one is design.chosen else ""
         epsilons = f"{digits(one.epsilon, 3):>12}   {digits(one.others, 3):>21}"
-        lines.append(f"{one.rounds:7d}   {epsilons}   {one.risk:19.2g}{mark}")
-    again = f"{digits(design.retraining_epsilon, 3):>21}   {design.retraining_risk:19.2g}"
-    lines.append(f"{design.retraining_rounds:7d}   {'train again':>12}   {again}")
+        lines.append(f"{one.rounds:7d}   {_part(one.keep):>10}   {epsilons}   {one.risk:13.2g}{mark}")
+    again = f"{digits(design.retraining_epsilon, 3):>21}   {design.retraining_risk:13.2g}"
+    lines.append(f"{design.retraining_rounds:7d}   {_part(0.0):>10}   {'train again':>12}   {again}")
     return [*lines, design.retrain] if design.retrain else lines
+
+
+def _part(keep: float) -> str:
+    """Return how much of the model rounds begin with, in words."""
+    return "zeros" if keep == 0 else "the model" if keep == 1 else f"1/{round(1 / keep)} of it"
 
 
 def register(app: typer.Typer) -> None:

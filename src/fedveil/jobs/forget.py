@@ -8,7 +8,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -61,16 +61,20 @@ class ForgetResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What is to be left of whoever leaves, the most that it may cost the others, and how many rounds, if decided."""
+    """What is to be left of whoever leaves, and the most that it may cost the others.
+
+    ``rounds``, ``keep``: how many, and the part of the model that they begin with, if that is decided.
+    """
 
     epsilon: float = 0.1
     others: float | None = None
     rounds: int | None = None
+    keep: float | None = None
 
     def design(self, before: Bundle, leaving: Leaving) -> ForgetDesign:
         """Return the rounds that reach it from a released model."""
-        args = before.plan, before.parameters, leaving
-        return design_forgetting(*args, epsilon=self.epsilon, others=self.others, rounds=self.rounds)
+        how = {field.name: getattr(self, field.name) for field in fields(self)}
+        return design_forgetting(before.plan, before.parameters, leaving, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,6 +110,7 @@ def plan_forgetting(
     epsilon: float = 0.1,
     others: float | None = None,
     rounds: int | None = None,
+    keep: float | None = None,
 ) -> ForgetDesign:
     """Return what forgetting would take and cost, without charging anything or touching a record's values.
 
@@ -116,7 +121,7 @@ def plan_forgetting(
         design = fedveil.plan_forgetting("results", rows=[17, 41], epsilon=0.1)  # charges nothing
     """
     request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, System())))
-    return Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
+    return Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
 
 
 def forget(
@@ -131,6 +136,7 @@ def forget(
     epsilon: float = 0.1,
     others: float | None = None,
     rounds: int | None = None,
+    keep: float | None = None,
     resume: bool = False,
     sign: Sign = None,
     system: System | None = None,
@@ -141,7 +147,9 @@ def forget(
     ``rows``: numbers of rows of the source, from 1; ``records``: a file that holds the same rows; ``client``: a data
     holder, where the run protected clients; ``expired``: all whose date in the study's expires_column has passed, as of
     a day, or with True today. ``epsilon``: what is to be left for whoever has only the new model;
-    ``others``: the largest epsilon that everybody else may be charged. ``study``: where the run's own is not known.
+    ``others``: the largest epsilon that everybody else may be charged. ``rounds``, ``keep``: how many, and the part of
+    the model that they begin with (1, a half, a quarter, ..., or 0), chosen if left out. ``study``: where the run's own
+    is not known.
 
     Example::
 
@@ -152,7 +160,7 @@ def forget(
     if resume and (target / f"{RECEIPT}.html").exists():
         raise AlreadyFinished(str(target))
     request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)))
-    design = Aim(epsilon=epsilon, others=others, rounds=rounds).design(request.before, request.who)
+    design = Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
     plan = design.chosen.plan
     conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
     note: dict[str, Any] = {"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}

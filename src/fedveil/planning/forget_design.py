@@ -1,12 +1,14 @@
 """How many rounds, with which noise, forget a unit: designed for a target, with what it costs everybody else.
 
-All rounds use all remaining units. The first round carries the noise that hides whoever leaves, and all rounds after it
-learn the model back; their own noise is what the others are charged for. Theory page: forgetting.md.
+All rounds use all remaining units. The first one begins with a part of the model and carries the noise that hides
+whoever leaves: the smaller the part, the less noise it takes. All rounds after it learn the model back; their own noise
+is what the others are charged for. Theory page: forgetting.md.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -27,22 +29,29 @@ from fedveil.stages.train.yardstick import Yardstick, model_problem
 
 _TRIED: Final = (1, 0.5, 0.25, 0.1, 0.03, 0.01)  # numbers of further rounds, of the most
 _LEAST_TRIED: Final = 20  # so many rounds may be taken however short the run was
+_KEPT: Final = (0.0, 2.0**-6, 2.0**-4, 2.0**-2, 1.0)  # parts of the model that the first further round may begin with
 _CHARGES: Final = (0.25, 0.5, 1.0)  # of the most that others may be charged
-_ALIKE: Final = 1.1  # risks that differ by less are alike: then the others' lower charge decides
 _QUESTIONS: Final = 40  # of a search for the noise, at most
 _CLOSE: Final = 0.99  # of what is aimed for, where a search stops
 _NEAR: Final = 4.0  # times what is aimed for, from where on a search steps towards it instead of halving
 _EVENNESS: Final = (1e-6, 1e-3, 1.0)  # least weight of a round in the risk, over the largest: 1 is even noise
-_VISIBLE: Final = 0.001  # of what there is to learn: less risk than this no test set would show
+# Differences of risk, in parts of what there is to learn:
+_ALIKE: Final = 1e-4  # by less, and the others' lower charge decides
+_HARDLY: Final = 5e-3  # by less, and beginning with less of the model decides: it leaves less of whoever leaves
+_POORER: Final = 0.02  # by more, and training again is the better way
 _WIDEST: Final = 2.0**14  # times the noise of the last round, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One way to forget: ``epsilon`` of who left, ``others``: of everybody else, charged; ``risk``: noise left."""
+    """One way to forget: ``epsilon`` of who left, ``others``: of everybody else, charged; ``risk``: expected.
+
+    ``keep``: the part of the model that the rounds begin with.
+    """
 
     plan: Plan
     rounds: int
+    keep: float
     epsilon: float
     others: float
     risk: float
@@ -64,8 +73,8 @@ class ForgetDesign:
         """Why training again is the better way; empty where going on is."""
         if self.chosen.others >= self.retraining_epsilon:
             return "Training again without them costs everybody less."
-        if self.chosen.risk > self.retraining_risk + _VISIBLE * self.learnable:
-            return "The noise that hides them disturbs the model more than training again without them would."
+        if self.chosen.risk > self.retraining_risk + _POORER * self.learnable:
+            return "These rounds are expected to leave a poorer model than training again without them would."
         return ""
 
 
@@ -90,12 +99,13 @@ def design_forgetting(
     epsilon: float,
     others: float | None = None,
     rounds: int | None = None,
+    keep: float | None = None,
 ) -> ForgetDesign:
     """Return the rounds of least expected risk that bring whoever leaves down to ``epsilon``.
 
     ``others``: the largest epsilon that the rounds may cost everybody else; half of training again if left out. Of
-    ways that disturb the model alike, the one that costs them least is chosen. ``rounds``: how many, if that is
-    decided. Refuse what cannot be proved, and a target out of reach.
+    ways that disturb the model alike, the one that costs them least is chosen. ``rounds``, ``keep``: how many, and the
+    part of the model that they begin with, if that is decided. Refuse what cannot be proved, and a target out of reach.
     """
     why = why_not_forgotten(before)
     if why:
@@ -107,7 +117,7 @@ def design_forgetting(
     most = max(before.lineage[0].method.total // 3, _LEAST_TRIED)
     counts = dict.fromkeys(max(1, round(most * part)) for part in _TRIED)
     tried = [rounds] if rounds is not None else sorted(counts)
-    aim = _Aim(before, model, leaving, epsilon)
+    aim = _Aim(before, model, leaving, epsilon, _KEPT if keep is None else (keep,))
     options = [one for count in tried if (one := _option(aim, count, limit)) is not None]
     if not options:
         raise CannotCertify(_out_of_reach(aim, tried[-1], again, limit))
@@ -116,7 +126,7 @@ def design_forgetting(
         options=tuple(options),
         retraining_rounds=before.lineage[0].method.total,
         retraining_epsilon=again,
-        retraining_risk=noise_risk(before.lineage[0]),
+        retraining_risk=expected_risk(before.lineage[0]),
         learnable=_yardstick(before).learnable,
     )
 
@@ -129,46 +139,67 @@ class _Aim:
     model: Vector
     leaving: Leaving
     epsilon: float
+    parts: tuple[float, ...]
 
-    def going_on(self, rounds: int, hiding: float, steady: float) -> Plan | None:
+    def going_on(self, rounds: int, keep: float, hiding: float, steady: float) -> Plan | None:
         """Return the plan of so many rounds; None where no grid holds its noise, however evenly it is spread."""
-        plans = (_going_on(self, rounds, hiding, steady, evenness) for evenness in _EVENNESS)
+        plans = (_going_on(self, rounds, keep, hiding, steady, evenness) for evenness in _EVENNESS)
         return next((plan for plan in plans if plan is not None), None)
 
 
 def _option(aim: _Aim, rounds: int, limit: float) -> Option | None:
     """Return the best of ways to forget in so many rounds: the least charge among those of about the least risk."""
-    found = [one for part in _CHARGES if (one := _least_noise(aim, rounds, limit * part)) is not None]
-    least = min((one.risk for one in found), default=math.inf)
-    return next((one for one in found if one.risk <= _ALIKE * least), None)
+    found = [one for part in _CHARGES if (one := _least_left(aim, rounds, limit * part)) is not None]
+    return _first_within(found, _ALIKE * _yardstick(aim.before).learnable)
 
 
-def _least_noise(aim: _Aim, rounds: int, others: float) -> Option | None:
-    """Return the least noise that forgets and charges the others at most so much; None if none does.
+def _first_within(options: Sequence[Option], slack: float) -> Option | None:
+    """Return the first option whose risk is at most so much above the least; None if there is none."""
+    least = min((one.risk for one in options), default=math.inf)
+    return next((one for one in options if one.risk <= least + slack), None)
+
+
+def _least_left(aim: _Aim, rounds: int, others: float) -> Option | None:
+    """Return the rounds that begin with the least of the model, of those with about the least risk.
+
+    The others are charged at most so much. None if no such rounds forget.
 
     First the noise of all rounds that the others need, then the noise of the first round that whoever leaves needs.
     """
 
     def charged(log_steady: float) -> float:
-        plan = aim.going_on(rounds, 0.0, math.exp(log_steady))
+        plan = aim.going_on(rounds, 1.0, 0.0, math.exp(log_steady))
         return math.inf if plan is None else promise(plan, plan.target.adversary).epsilon
 
     log_steady = _least(charged, others)
     if log_steady is None:
         return None
+    found = (_hiding(aim, rounds, keep, math.exp(log_steady)) for keep in aim.parts)
+    hidden = takewhile(lambda one: one is not None, found)  # where no noise hides a part, none hides a larger one
+    met = [one for one in hidden if one is not None and one.epsilon <= aim.epsilon and one.others <= others]
+    return _first_within(met, _HARDLY * _yardstick(aim.before).learnable)
 
-    def left(log_hiding: float) -> float:
-        plan = aim.going_on(rounds, math.exp(log_hiding), math.exp(log_steady))
+
+def _hiding(aim: _Aim, rounds: int, keep: float, steady: float) -> Option | None:
+    """Return the rounds with the least noise in the first that hides whoever leaves; None if none does."""
+
+    def left(hiding: float) -> float:
+        plan = aim.going_on(rounds, keep, hiding, steady)
         return math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
 
-    log_hiding = _least(left, aim.epsilon)
-    plan = None if log_hiding is None else aim.going_on(rounds, math.exp(log_hiding), math.exp(log_steady))
+    hiding = 0.0
+    if not left(0.0) <= aim.epsilon:
+        if not left(_WIDEST) <= aim.epsilon:
+            return None
+        log_hiding = _least(lambda log: left(math.exp(log)), aim.epsilon)
+        if log_hiding is None:
+            return None
+        hiding = math.exp(log_hiding)
+    plan = aim.going_on(rounds, keep, hiding, steady)
     if plan is None:
         return None
     epsilon, cost = forgotten(plan)[-1].new_model.epsilon, promise(plan, plan.target.adversary).epsilon
-    if not (epsilon <= aim.epsilon and cost <= others):
-        return None
-    return Option(plan=plan, rounds=rounds, epsilon=epsilon, others=cost, risk=noise_risk(plan))
+    return Option(plan=plan, rounds=rounds, keep=keep, epsilon=epsilon, others=cost, risk=expected_risk(plan))
 
 
 def _least(epsilon_at: Callable[[float], float], aim: float) -> float | None:
@@ -192,31 +223,30 @@ def _least(epsilon_at: Callable[[float], float], aim: float) -> float | None:
 
 def _out_of_reach(aim: _Aim, rounds: int, again: float, others: float) -> str:
     """Return why no noise is enough, how far the rounds get, and what training again costs."""
-    plan = aim.going_on(rounds, _WIDEST, 1.0)
+    plan = aim.going_on(rounds, aim.parts[0], _WIDEST, 1.0)
     floor = math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
     left, first = aim.leaving, aim.before.lineage[0]
     who = "whoever leaves"
     if left.together > 1:
         who = f"the party that leaves, {left.together} {first.target.unit}s together,"
-    why = "noise hides only what training used"
-    if first.preparation:
-        why = "what the run released about its columns stays, and " + why
-    if first.run.sampled:
-        why = "rounds that records draw themselves contract by proof only if their steps are short, and " + why
     reach = f"epsilon {floor:.3g}" if math.isfinite(floor) else "no guarantee"
+    why = f"bring {who} down to {reach}, not to {aim.epsilon:g}"
+    if first.preparation:
+        why += ", since what the run released about its columns stays"
+    if floor <= aim.epsilon:
+        why = f"have no noise that keeps the others at epsilon {others:.3g}"
     return (
-        f"{rounds} further rounds bring {who} down to {reach}, not to {aim.epsilon:g}, at a cost of {others:.3g} "
-        f"for the others: {why}. Raise --epsilon, or train again without them: {first.method.total} rounds, charged "
-        f"epsilon {again:.3g}."
+        f"{rounds} further rounds {why}. Raise --epsilon or --others, or train again without them: "
+        f"{first.method.total} rounds, charged epsilon {again:.3g}."
     )
 
 
-def _going_on(aim: _Aim, rounds: int, hiding: float, steady: float, evenness: float) -> Plan | None:
+def _going_on(aim: _Aim, rounds: int, keep: float, hiding: float, steady: float, evenness: float) -> Plan | None:
     """Return the plan of so many rounds of all units, noise counted in that of the last round before.
 
-    ``hiding``: of the first round, on top of its own; ``steady``: of all rounds together, spread so that it disturbs
-    the last model least, though no more unevenly than ``evenness`` allows. Steps are the longest that do not expand a
-    gap.
+    ``keep``: the part of the model that they begin with. ``hiding``: of the first round, on top of its own;
+    ``steady``: of all rounds together, spread so that it disturbs the last model least, though no more unevenly than
+    ``evenness`` allows. Steps are the longest that do not expand a gap.
     """
     before, leaving = aim.before, aim.leaving
     setup = before.setup if leaving.data is None else replace(before.setup, data=leaving.data)
@@ -243,7 +273,8 @@ def _going_on(aim: _Aim, rounds: int, hiding: float, steady: float, evenness: fl
         step_size=step,
         noise_std=tuple(noise.tolist()) if rounds > 1 else float(noise[0]),
     )
-    method = Hidden(run=further, deal=before.hidden.deal, start=tuple(float(value) for value in aim.model))
+    start = tuple(float(value) for value in aim.model)
+    method = Hidden(run=further, deal=before.hidden.deal, start=start, keep=keep)
     exponent = _grid(setup, method)
     if exponent is None:
         return None
@@ -270,10 +301,22 @@ def _grid(setup: Setup, method: Hidden) -> int | None:
         return None
 
 
-def noise_risk(plan: Plan) -> float:
-    """Return the risk that the noise of a hidden run adds, on the model problem by which designs are compared."""
-    run = plan.run
-    return float(_weights(plan, per_round(run.step_size, run)) @ plan.hidden.noise() ** 2)
+def expected_risk(plan: Plan) -> float:
+    """Return the expected excess risk of the last model of a lineage, on the yardstick's model problem.
+
+    Each run begins with what it keeps of the model before, moves towards the optimum, and adds its noise.
+    """
+    model = _yardstick(plan)
+    whole = model.curvature + model.ridge
+    arrived = variance = np.zeros_like(whole)
+    for one in plan.lineage:
+        steps = per_round(one.run.step_size, one.run)
+        left = model.kept(steps)
+        begun = left[0] * (1 - steps[0] * whole)
+        arrived = begun * one.hidden.keep * arrived + model.curvature / whole * (1 - begun)
+        variance = (begun * one.hidden.keep) ** 2 * variance + one.hidden.noise() ** 2 @ left**2
+    away = model.start * (1 - arrived) ** 2
+    return float(0.5 * np.sum(model.count * model.curvature * (away + variance)))
 
 
 def _weights(plan: Plan, steps: Vector) -> Vector:
@@ -301,19 +344,19 @@ def later_requests(plan: Plan) -> str:
     why = why_not_forgotten(plan)
     if why:
         return f"Erasure: no further round can make this run forget {who}. {why}"
-    run = plan.run
-    bend = (run.smoothness or 0.0) + run.strong_convexity
-    if run.sampled and float(np.max(per_round(run.step_size, run))) * bend > 2:
-        return (
-            f"Erasure: {who} that wants to leave takes training again, since records draw their own rounds here and "
-            'the steps are long. A run with [algorithm] order = "public" can forget by further rounds.'
-        )
     floor = ", though never what its preparation released" if plan.preparation else ""
     return f"Erasure: further rounds can make the model forget {who} (fedveil forget){floor}."
 
 
 def table_of(options: Sequence[Option]) -> list[dict[str, float]]:
-    """Return the curve: rounds, epsilon of who leaves, cost for the others, and the risk that noise adds."""
+    """Return the curve: rounds, the part of the model they begin with, epsilon of who leaves, others' cost, risk."""
     return [
-        {"rounds": one.rounds, "epsilon": one.epsilon, "others": one.others, "noise_risk": one.risk} for one in options
+        {
+            "rounds": one.rounds,
+            "keep": one.keep,
+            "epsilon": one.epsilon,
+            "others": one.others,
+            "expected_risk": one.risk,
+        }
+        for one in options
     ]

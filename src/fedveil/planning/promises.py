@@ -231,6 +231,7 @@ def _hop(lineage: Sequence[Plan], index: int, delta: float, together: int = 1) -
         batch=tuple(map(int, listed("batch"))),
         step_size=tuple(listed("step_size")),
         noise_std=tuple(listed("noise_std")),
+        keep=tuple(part for one in lineage[index + 1 :] for part in (one.hidden.keep, *[1.0] * (one.run.total - 1))),
     )
     method = replace(plan.hidden, run=replace(plan.run, further=further))
     beside = mechanism_seen_by(plan, "final-model")

@@ -130,28 +130,36 @@ class FurtherRounds:
     """Rounds that go on after a run without the unit in question: it left, and contributes to none of them.
 
     Settings are as in :class:`LastIterate`: numbers are one for all further rounds or one for each. The other records
-    draw in the same way as before.
+    draw in the same way as before. ``keep``: by what the model is multiplied before each of these rounds.
     """
 
     rounds: int
     batch: int | tuple[int, ...] = 1
     step_size: Numbers
     noise_std: Numbers
+    keep: Numbers = 1.0
 
     def __post_init__(self) -> None:
         settle(self, whole, "rounds")
         settle(self, lambda name, value: many(name, value, whole), "batch")
-        settle(self, lambda name, value: many(name, value, number), "step_size", "noise_std")
+        settle(self, lambda name, value: many(name, value, number), "step_size", "noise_std", "keep")
         require(1 <= self.rounds <= ROUNDS, "FurtherRounds.rounds", f"lie between 1 and {ROUNDS}", self.rounds)
         batches = self.batch if isinstance(self.batch, tuple) else (self.batch,)
         require(all(1 <= m < 1e12 for m in batches), "FurtherRounds.batch", "be at least 1", self.batch)
-        for name, low, high in (("batch", 1, 1e12), ("step_size", 1e-15, 1e15), ("noise_std", 1e-12, 1e15)):
+        positive = {"batch": (1, 1e12), "step_size": (1e-15, 1e15), "noise_std": (1e-12, 1e15)}
+        for name, (low, high) in {**positive, "keep": (0, 1)}.items():
             value = getattr(self, name)
             values = value if isinstance(value, tuple) else (value,) * self.rounds
             rule = f"be one number, or a list with one per further round ({self.rounds})"
             require(len(values) == self.rounds, f"FurtherRounds.{name}", rule, f"{len(values)} numbers")
             bad = next((v for v in values if not low <= v <= high), None)
-            require(bad is None, f"FurtherRounds.{name}", f"be positive and lie in [{low:g}, {high:g}]", bad)
+            rule = f"{'be positive and ' if low else ''}lie in [{low:g}, {high:g}]"
+            require(bad is None, f"FurtherRounds.{name}", rule, bad)
+
+    @property
+    def anew(self) -> bool:
+        """Whether some round begins with nothing of the model before it."""
+        return float(np.min(self.keep)) == 0
 
 
 @final
@@ -161,6 +169,7 @@ class NoFurtherRounds:
 
     rounds: ClassVar[int] = 0
     batch: ClassVar[int] = 1
+    anew: ClassVar[bool] = False
 
     def __bool__(self) -> Literal[False]:
         return False

@@ -45,7 +45,7 @@ _LAST_ITERATE = [
     "largest_batch",
     "further",
 ]
-_FURTHER = ["rounds", "batch", "step_size", "noise_std"]
+_FURTHER = ["rounds", "batch", "step_size", "noise_std", "keep"]
 _KEYS = {
     "last-iterate": _LAST_ITERATE,
     "dp-sgd": ["sampling", "rate", "records", "batch", "noise_multiplier", "rounds", "neighbours"],

@@ -31,7 +31,7 @@ from fedveil.theory.convolution import (
     variance,
 )
 from fedveil.theory.loss import FiniteLaw, LaplaceLaw, LossLaw
-from fedveil.theory.numerics import LARGEST_EPSILON, ROUNDING, check_delta, check_epsilon, smallest_epsilon
+from fedveil.theory.numerics import LARGEST_EPSILON, LEAST, ROUNDING, check_delta, check_epsilon, smallest_epsilon
 
 Uses = Sequence[tuple[LossLaw, int]]
 
@@ -335,7 +335,7 @@ def two_hops(
     def log_delta(epsilon: float) -> float:
         with np.errstate(over="ignore"):
             best = float(np.min(deltas + np.exp(np.minimum(epsilons, 700.0)) * at(epsilon - epsilons)))
-        return math.log(min(best * (1 + 1e-9), 1.0)) if best > 0 else -690.0
+        return math.log(min(best * (1 + 1e-9), 1.0)) if best > 0 else LEAST
 
     def epsilon_at(delta: float) -> float:
         grid, values = second

@@ -12,6 +12,7 @@ Point = tuple[float, float]  # (place, value)
 
 SMALLEST_DELTA = 1e-30  # a request below this is refused as meaningless
 REPORTED_DELTA = 1e-12  # a computed delta below this is reported as this, because rounding errors dominate
+LEAST = -690.0  # the logarithm of a delta that is as good as zero
 LARGEST_EPSILON = 1e6  # a guarantee beyond this is called infinite
 ROUNDING = 1e-9  # relative slack that covers float64 rounding of every certified closed form
 

@@ -16,7 +16,7 @@ from fedveil.accounting.hidden import lipschitz_of_step, per_round
 from fedveil.accounting.observers import Participation, Shares, views, views_of_shares
 from fedveil.accounting.profile import composed
 from fedveil.core.errors import require
-from fedveil.core.values import Indices, Vector
+from fedveil.core.values import Indices, Vector, number
 from fedveil.data.records import DataShape
 from fedveil.models.rows import grain_of, rounding_bound
 from fedveil.models.spec import ModelPlan
@@ -173,18 +173,22 @@ _STEP_ROUNDINGS = 40  # the projection (its norm is summed pairwise: algorithms/
 class Hidden(Served):
     """``deal``: whether records or whole clients are dealt into rounds; ``run``: the schedule, with its noise.
 
-    ``start``: the public parameters that the first round starts from; empty: zeros.
+    ``start``: the public parameters that the first round starts from; empty: zeros. ``keep``: the part of them that it
+    starts from, one at which floats multiply exactly.
     """
 
     run: LastIterate
     deal: Deal = "records"
     start: tuple[float, ...] = ()
+    keep: float = 1.0
 
     kind: ClassVar[str] = "hidden"
 
     def __post_init__(self) -> None:
         require(self.deal in get_args(Deal), "algorithm.deal", "be records or clients", self.deal)
         require(all(map(math.isfinite, self.start)), "plan.start", "be finite numbers", self.start[:3])
+        exact = self.keep == 0 or (0 < self.keep <= 1 and math.frexp(self.keep)[0] == 0.5)
+        require(exact, "plan.keep", "be 1, a half, a quarter, and so on, or 0", self.keep)
         if self.run.sampled:
             flat = isinstance(self.run.batch, int)
             hint = f"With order {self.run.order} every unit draws for itself, and only the divisor is planned."
@@ -354,20 +358,25 @@ class Hidden(Served):
 
     def table(self) -> dict[str, Any]:
         """Return the table of a mechanism file, with what is dealt."""
-        begun = {"start": list(self.start)} if self.start else {}
+        begun: dict[str, Any] = {"start": list(self.start)} if self.start else {}
+        begun |= {"keep": self.keep} if self.keep != 1 else {}
         return {"deal": self.deal, **begun, **last_iterate_table(self.run)}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Hidden:
         """Read the table that :meth:`table` writes."""
         values = dict(table)
-        deal, start = values.pop("deal", None), values.pop("start", [])
+        deal, start, keep = (
+            values.pop("deal", None),
+            values.pop("start", []),
+            number("plan.keep", values.pop("keep", 1)),
+        )
         listed = isinstance(start, list) and all(isinstance(one, int | float) for one in start)
         require(listed, "plan.start", "be a list of numbers", type(start).__name__)
         run = mechanism_of(values)
         right = isinstance(run, LastIterate)
         require(right, "The plan's mechanism", "be a last-iterate one", type(run).__name__)
-        return cls(run=run, deal=deal, start=tuple(map(float, start)))  # type: ignore[arg-type]
+        return cls(run=run, deal=deal, start=tuple(map(float, start)), keep=keep)  # type: ignore[arg-type]
 
 
 def hidden_of(stage: Training) -> Hidden:

@@ -67,11 +67,11 @@ def start(plan: Training) -> State:
 
 
 def start_row(plan: Training) -> Vector:
-    """Return the public parameters that a plan starts from, in whole grid steps: zeros, whatever the data are, or those
-    that the plan states.
+    """Return the public parameters that a plan starts from, in whole grid steps: zeros, whatever the data are, or what
+    it keeps of those that it states.
     """
-    stated = hidden_of(plan).start
-    return np.rint(np.array(stated) / 2.0**plan.grid) if stated else np.zeros(plan.dimension)
+    method = hidden_of(plan)
+    return np.rint(method.keep * np.array(method.start) / 2.0**plan.grid) if method.start else np.zeros(plan.dimension)
 
 
 def model_of(rule: Rule, state: State) -> Vector:
