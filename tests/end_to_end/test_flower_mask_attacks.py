@@ -56,7 +56,7 @@ REFUSED = {
     "no-quorum": "too few sites have signed who is in the sum of this round",
     "bad-share": "the share of another site's mask that it was given is not of this round",
     "bad-signature": "the public keys in its folder peers are not those of the other sites",
-    "out-of-turn": "it does not lead this round, or was asked for a sum in a round that it leads",
+    "out-of-turn": "the question does not fit its part in this round: who leads it, or which round it has masked last",
     "stale-round": "it has gone beyond this round, and does not go back",
     "changed-round": "it has answered this round to another question, and does not answer it a second time",
 }
