@@ -87,7 +87,8 @@ def test_one_exchange_a_round_where_no_site_may_be_missing(trial: Trial, dropout
     trial.run(study(trust={**MASKED, "dropouts": dropouts}))
     kinds = [(peek(e).kind, peek(e).round) for site, e in trial.carrier.sent if site == "south"]
     assert [kinds.count(("masked", turn)) for turn in range(3)] == [exchanges] * 3
-    assert kinds.count(("enrol", 0)) == kinds.count(("roster", 0)) == 1
+    assert kinds.count(("propose", 0)) == kinds.count(("roster", 0)) == 1
+    assert len(kinds) == 1 + 1 + 1 + 3 * exchanges + 1  # to say who is there, to agree, the lists, and the end
     assert trial.model().tobytes() == expected(trial)
 
 
@@ -202,4 +203,4 @@ def test_no_answer_holds_an_update_in_the_open(trial: Trial) -> None:
         for part in parts.values():
             assert not any(part[at : at + 8] in told for at in range(0, len(part), 8))
     kinds = {peek(e).kind for _, e in trial.carrier.back}
-    assert kinds == {"here", "accepted", "enrolled", "known", "masked", "recorded"}
+    assert kinds == {"here", "accepted", "known", "masked", "recorded"}
