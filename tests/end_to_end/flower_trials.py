@@ -75,18 +75,18 @@ def text(dropouts: int = 0, timeout: float = 300.0, rounds: int = 3) -> str:
     return found
 
 
-def trial_records() -> Records:
+def trial_records(clients: int = 6) -> Records:
     """The records of all sites together."""
-    study = parse_study(DATA + text(), base=Path())
+    study = parse_study(DATA.replace("count = 6", f"count = {clients}") + text(), base=Path())
     assert study.source is not None
     return load(study.source, study.data.split, base=Path(), generator=np.random.default_rng).train
 
 
 @contextmanager
-def trial_network(records: Records | Unprepared, folder: Path) -> Iterator[LocalNetwork]:
-    """A link with TLS, three guards and three registered nodes; nothing of them is left, which is checked."""
+def trial_network(records: Records | Unprepared, folder: Path, sites: int = 3) -> Iterator[LocalNetwork]:
+    """A link with TLS, guards and as many registered nodes; nothing of them is left, which is checked."""
     started = []
-    with local_network(records, 3, folder / "files", folder / "sites", datetime.now(UTC), GUARD) as found:
+    with local_network(records, sites, folder / "files", folder / "sites", datetime.now(UTC), GUARD) as found:
         started = found.processes.started
         yield found
     assert started
@@ -132,15 +132,15 @@ def simulated(folder: Path, records: Records, fails: Callable[[int, int], bool] 
     return last, models
 
 
-def updates(folder: Path, records: Records, fails: Callable[[int, int], bool] = nobody) -> list[Any]:
+def updates(folder: Path, records: Records, fails: Callable[[int, int], bool] = nobody, sites: int = 3) -> list[Any]:
     """Every client's update and every site's total of every round of the same hidden plan."""
     plan, found = read_plan((folder / "plan.toml").read_text()), []
     entropy = Entropy.from_seed(SEED)
-    add_up, sites = summing_of(plan, entropy), deal_clients(records.clients, site_names(3)).values()
+    add_up, dealt = summing_of(plan, entropy), deal_clients(records.clients, site_names(sites)).values()
 
     def noted(turn: int, parts: Mapping[int, Whole], /) -> Summed:
         found.extend(parts.values())
-        for clients in sites:
+        for clients in dealt:
             mine = [parts[client] for client in clients.tolist() if client in parts]
             found.extend([np.sum(mine, axis=0)] if mine else [])
         return add_up(turn, parts)

@@ -40,6 +40,11 @@ PARTS: dict[str, dict[str, Any]] = {
         "algorithm": {"order": "public", "stopping": "random"},
         "trust": {**TRUSTED, "server": "secure-aggregation"},
     },
+    "dpsgd, masked, prepared": {
+        "data": {},
+        "algorithm": DPSGD,
+        "trust": {**TRUSTED, "server": "secure-aggregation"},
+    },
     "dpsgd, encrypted": {"algorithm": DPSGD, "trust": {**TRUSTED, "server": "homomorphic"}},
     "numbers": {
         "algorithm": DPSGD,
@@ -118,6 +123,20 @@ def test_three_sites_train_and_count_to_the_bits_of_one_process(tmp_path: Path, 
         (run,) = (trial.folder / site / "runs").iterdir()
         assert [entry.kind for entry in read_export(run / "ledger.jsonl")] == ["charge", "release"]
         assert certify(run, "0").plan.hash == found.plan.hash
+
+
+@pytest.mark.parametrize("server", ["trusted", "secure-aggregation"])
+def test_a_run_takes_one_exchange_for_each_sum_and_few_others(tmp_path: Path, server: str) -> None:
+    """Who is there, the plan, what was learned, the end; behind masks also the lists of keys."""
+    _, study, trial = started(tmp_path, "dpsgd, masked, prepared", trust={**TRUSTED, "server": server})
+    trial.run(study)
+    asked = [(peek(e).kind, peek(e).round) for site, e in trial.carrier.sent if site == "north"]
+    kind, lists = ("step", []) if server == "trusted" else ("masked", [("roster", 0)])
+    first, trained, counted = spans(trial.plans[0])
+    assert [span.stage.turns for span in (first, trained, counted)] == [len(first.stage.sums.measurements), 4, 2]
+    learned = [(kind, turn) for turn in range(first.end)]
+    rest = [(kind, turn) for turn in range(first.end, counted.end)]
+    assert asked == [("hello", 0), ("propose", 0), *lists, *learned, ("learned", 0), *rest, ("finish", 0)]
 
 
 def test_whole_clients_that_train_and_are_counted_pay_for_both(tmp_path: Path) -> None:

@@ -63,6 +63,26 @@ def test_an_aggregator_killed_at_any_stage_goes_on_with_the_same_round(trial: Tr
     assert trial.model().tobytes() == expected(trial)
 
 
+def test_an_aggregator_killed_between_the_plan_and_the_lists_goes_on(trial: Trial) -> None:
+    """Some sites have the lists and others have not; all are started again, and enrol the keys that they have drawn."""
+    alive = [True]
+
+    def meddle(way: str, site: str, envelope: bytes) -> bytes:
+        if alive and (way, site, peek(envelope).kind) == ("up", SITES[0], "known"):
+            alive.clear()
+            raise Killed
+        return envelope
+
+    trial.carrier.meddle = meddle
+    with pytest.raises(Killed):
+        trial.run(study(trust=MASKED))
+    trial.restart_guards()
+    trial.run(study(trust=MASKED), resume=True)
+    assert trial.model().tobytes() == expected(trial)
+    kinds = [peek(e).kind for site, e in trial.carrier.sent if site == SITES[0]]
+    assert kinds.count("propose") == kinds.count("roster") == 2
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_site_lost_at_any_stage(trial: Trial, stage: str) -> None:
     """Before it sent its masked numbers it is not in the sum; afterwards it is, and the others open it."""
@@ -87,7 +107,8 @@ def test_one_exchange_a_round_where_no_site_may_be_missing(trial: Trial, dropout
     trial.run(study(trust={**MASKED, "dropouts": dropouts}))
     kinds = [(peek(e).kind, peek(e).round) for site, e in trial.carrier.sent if site == "south"]
     assert [kinds.count(("masked", turn)) for turn in range(3)] == [exchanges] * 3
-    assert kinds.count(("enrol", 0)) == kinds.count(("roster", 0)) == 1
+    assert kinds.count(("propose", 0)) == kinds.count(("roster", 0)) == 1
+    assert len(kinds) == 1 + 1 + 1 + 3 * exchanges + 1  # to say who is there, to agree, the lists, and the end
     assert trial.model().tobytes() == expected(trial)
 
 
@@ -202,4 +223,4 @@ def test_no_answer_holds_an_update_in_the_open(trial: Trial) -> None:
         for part in parts.values():
             assert not any(part[at : at + 8] in told for at in range(0, len(part), 8))
     kinds = {peek(e).kind for _, e in trial.carrier.back}
-    assert kinds == {"here", "accepted", "enrolled", "known", "masked", "recorded"}
+    assert kinds == {"here", "accepted", "known", "masked", "recorded"}

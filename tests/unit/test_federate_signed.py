@@ -135,6 +135,26 @@ def test_a_guard_takes_one_roster_for_a_run(trial: Trial) -> None:
     assert ask(trial, run, "roster", 0, Content(), 2**50 + 2)[1].values == {"code": "unknown-peers"}
 
 
+def test_a_site_enrols_as_it_accepts_and_its_key_is_drawn_once(trial: Trial) -> None:
+    """A restarted guard that accepts again says the same; without the key that the others know it goes no further."""
+
+    def stop(now: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.run(study(trust=SIGNED), watch=stop)
+    sent = next(e for site, e in trial.carrier.sent if site == "north" and peek(e).kind == "propose")
+    told = next(e for site, e in trial.carrier.sent if site == "north" and peek(e).kind == "roster")
+    lists = Content.read(unseal(told, trial.identities["north"], trial.aggregator.card).body).blocks
+    asked = Content.read(unseal(sent, trial.identities["north"], trial.aggregator.card).body)
+    trial.restart_guards()
+    kind, answer = ask(trial, peek(sent).run, "propose", 0, asked, 2**50)
+    assert (kind, answer.blocks) == ("accepted", {"list": lists["north"]})
+    (trial.folder / "north" / "runs" / peek(sent).run / "private" / "masks.key").unlink()
+    trial.restart_guards()
+    assert ask(trial, peek(sent).run, "propose", 0, asked, 2**50 + 1)[1].values == {"code": "lost-key"}
+
+
 def test_no_sum_is_opened_that_a_quorum_has_not_signed(trial: Trial) -> None:
     """Three sites, one of which may be missing: too few for each to decide alone who is in the sum."""
     run, asked = stopped_before(trial, "reveal", 1, SIGNED)

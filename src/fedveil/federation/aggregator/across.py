@@ -42,9 +42,9 @@ class Across:
     _known: dict[int, Vector] = field(default_factory=dict)  # the noisy sums of measurements, by turn
     _state: State | None = None  # of the stage that trains
 
-    def open(self) -> None:
-        """Make the keys that adding up needs, and read what was kept."""
-        self.sums.prepare()
+    def open(self, lists: Mapping[str, bytes]) -> None:
+        """Make the keys that adding up needs, and read what was kept; ``lists``: what sites have enrolled for masks."""
+        self.sums.prepare(lists)
         found = load_checkpoint(self.path, plan=self.mark, run=self.sums.run)
         if found is None:
             return

@@ -129,10 +129,12 @@ class Conversation:
             digest.update(self.cards[site].text().encode())
         return digest.hexdigest()
 
-    def propose(self, plan: Carried, rows: Callable[[str], dict[str, Indices]], values: Mapping[str, Any]) -> None:
+    def propose(
+        self, plan: Carried, rows: Callable[[str], dict[str, Indices]], values: Mapping[str, Any]
+    ) -> dict[str, bytes]:
         """Send the plan to every site, with what it must know of its own records, and require that it agrees.
 
-        The key holder, who has no data, is asked first.
+        The key holder, who has no data, is asked first. Return what each site enrols for masks, where the plan has any.
         """
         stated = {"plan": plan.hash, **values}
         blocks, seconds = {"plan": plan.text().encode()}, plan.trust.timeout
@@ -140,14 +142,18 @@ class Conversation:
             asked = {self.holder.name: Content(values={"plan": plan.hash}, blocks=blocks)}
             ask_all(self.post, "propose", asked, seconds, "accepted", who="Key holder")
         asked = {site: Content(values=stated, rows=rows(site), blocks=blocks) for site in self.cards}
-        ask_all(self.post, "propose", asked, seconds, "accepted")
+        found = ask_all(self.post, "propose", asked, seconds, "accepted")
+        return {site: answer.content.blocks.get("list", b"") for site, answer in found.items()}
 
     def mark(self, plan: Carried) -> str:
         """Return what names this run of this plan in a checkpoint."""
         return sha256(f"{plan.hash} {self.begun.run}".encode()).hexdigest()
 
-    def across(self, plan: Carried, members: Consortium) -> Across:
-        """Return what adds up the stages of a plan across its sites, going on from what was kept."""
+    def across(self, plan: Carried, members: Consortium, lists: Mapping[str, bytes]) -> Across:
+        """Return what adds up the stages of a plan across its sites, going on from what was kept.
+
+        ``lists``: what each site has enrolled for masks.
+        """
         private = self.folder / "private"
         sums = RoundSums(
             plan=plan, run=self.begun.run, private=private, cards=self.cards, post=self.post, holder=self.holder
@@ -160,7 +166,7 @@ class Conversation:
             mark=self.mark(plan),
             tick=self.ticking(plan),
         )
-        result.open()
+        result.open(lists)
         return result
 
     def ticking(self, plan: Carried) -> Callable[[int, int], None]:

@@ -54,8 +54,8 @@ def conduct(job: Job, talk: Conversation) -> None:
         _settle(plan, talk, job.what)
 
         def run() -> Release:
-            talk.propose(plan, lambda site: agreed.rows[site], agreed.values)
-            return agreed.stages(talk.across(plan, members))
+            lists = talk.propose(plan, lambda site: agreed.rows[site], agreed.values)
+            return agreed.stages(talk.across(plan, members, lists))
 
         carried_out(_charged(job, plan, talk), run, folder, end=lambda output: _end(job, talk))
 

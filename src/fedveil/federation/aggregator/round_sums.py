@@ -47,14 +47,14 @@ class RoundSums:
         """Where the time goes."""
         return self.post.trace
 
-    def prepare(self) -> None:
-        """Make the keys for encrypted sums and for masks, once in a run."""
+    def prepare(self, lists: Mapping[str, bytes]) -> None:
+        """Make the keys for encrypted sums and for masks, once in a run; ``lists``: what each site has enrolled."""
         if self.trust.key_holder == "third-party":
             self._spread_key()
         elif self.trust.server == "homomorphic":
             self._share_key()
         if is_masked(self.plan):
-            self._enrol()
+            self._spread_lists(lists)
 
     def sum(self, turn: Turn) -> Whole:
         """Return the sum of a turn over those who answered in time."""
@@ -152,16 +152,15 @@ class RoundSums:
         assert self.holder is not None  # noqa: S101  such plans are refused before
         return self.holder
 
-    def _enrol(self) -> None:
-        """Exchange the sites' keys for masks: every site gets the lists of all, and checks them where sites sign."""
-        path, seconds = self.private / "roster", self.trust.timeout
+    def _spread_lists(self, lists: Mapping[str, bytes]) -> None:
+        """Give every site the lists of all, with their keys for masks; it checks them where sites sign."""
+        path = self.private / "roster"
         if path.exists():
             return
-        found = ask_all(self.post, "enrol", {site: Content() for site in self.cards}, seconds, "enrolled")
-        lists = Content(blocks={site: answer.content.blocks.get("list", b"") for site, answer in found.items()})
-        roster_of(lists.blocks, self.cards, self.run, self.plan.data.clients)
-        ask_all(self.post, "roster", dict.fromkeys(self.cards, lists), seconds, "known")
-        write_atomically(path, lists.write())
+        roster_of(lists, self.cards, self.run, self.plan.data.clients)
+        told = Content(blocks=dict(lists))
+        ask_all(self.post, "roster", dict.fromkeys(self.cards, told), self.trust.timeout, "known")
+        write_atomically(path, told.write())
 
     def _share_key(self) -> None:
         """Have one site make the key of encrypted sums and seal it for the others.

@@ -152,7 +152,7 @@ REASONS: Final = {
     "not-the-holder": "a third party holds the key of sums, not this site",
     "nothing-to-send": "none of its clients takes part in this round",
     "other-cohort": "the clients named for this round are not those of the plan",
-    "out-of-turn": "it does not lead this round, or was asked for a sum in a round that it leads",
+    "out-of-turn": "the question does not fit its part in this round: who leads it, or which round it has masked last",
     "replayed": "it has seen this message before",
     "stale-round": "it has gone beyond this round, and does not go back",
     "unknown-kind": "it does not know this kind of question; do both sides run the same version of fedveil?",

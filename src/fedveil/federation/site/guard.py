@@ -21,6 +21,7 @@ from fedveil.federation.agreements import (
     ANY,
     KEY_FILE,
     MASK,
+    MASK_KEY,
     Carried,
     Roster,
     agreed_to,
@@ -161,8 +162,8 @@ class Guard:
                 return self._masked(asked, opened, record, state)
             case "make-key" | "take-key" | "encrypt" | "consent" | "open":
                 return self._encrypted(asked, opened, record, state)
-            case "enrol" | "roster":
-                return self._enrolled(asked, opened, record, state)
+            case "roster":
+                return self._told(opened.body, asked, record, state)
             case "learned":
                 return self._learned(asked, record, state)
             case "party" | "lead":
@@ -195,7 +196,8 @@ class Guard:
             record.draw_key()
         save_state(record.private / "state", agreed)
         self.idle()
-        return "accepted", Content(values={"plan": plan.hash})
+        own = {"list": self._enrolment(plan, asked, record)} if is_masked(plan) else {}
+        return "accepted", Content(values={"plan": plan.hash}, blocks=own)
 
     def _charge(self, plan: Carried, record: Record, state: SiteState, agreed: SiteState) -> None:
         """Charge the run to the site's budget.
@@ -276,23 +278,27 @@ class Guard:
             )
         return self._masks[record.run]
 
-    def _enrolled(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
-        """Exchange the keys of masked sums, once in a run: send the site's list, then check the lists of all sites."""
+    def _enrolment(self, plan: Carried, proposal: Content, record: Record) -> bytes:
+        """Return the site's clients and its key for the run's masks, signed; the key is drawn once in a run."""
+        private = record.private
+        if (private / "roster").exists() and not (private / MASK_KEY).exists():
+            raise Refused("lost-key")  # the other sites have the public key of the one that was lost
+        public = public_of(draw_mask_key(private, self.world.random))
+        return enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist(), public)
+
+    def _told(self, body: bytes, asked: Content, record: Record, state: SiteState) -> tuple[str, Content]:
+        """Keep the lists of all sites, once in a run, after checking them."""
         if not state.plan:
             raise Refused("not-accepted")
         plan, proposal = self._agreed(record, state)
         if not is_masked(plan):
             raise Refused("unknown-kind")
-        public = public_of(draw_mask_key(record.private, self.world.random))
-        own = enrolment(self.site.identity, record.run, proposal.rows["numbers"].tolist(), public)
-        if opened.head.kind == "enrol":
-            return "enrolled", Content(blocks={"list": own})
         roster_of(asked.blocks, self._known_cards(plan), record.run, plan.data.clients)
         path = record.private / "roster"
-        mine = asked.blocks.get(self.site.identity.name) == own
-        if not mine or (path.exists() and path.read_bytes() != opened.body):
+        mine = asked.blocks.get(self.site.identity.name) == self._enrolment(plan, proposal, record)
+        if not mine or (path.exists() and path.read_bytes() != body):
             raise Refused("other-roster")
-        write_atomically(path, opened.body)
+        write_atomically(path, body)
         return "known", Content()
 
     def _roster(self, record: Record, plan: Carried) -> Roster:
