@@ -3,8 +3,8 @@
 Correlations and the linear model follow from the products of every record's bounded row. The others start from such
 products and then take three Newton steps, each from a noisy gradient and a noisy Hessian; the last step has most of the
 budget. The intervals add the covariance of the noise, which is known, to the sandwich covariance. Where the noise is
-not small beside what the columns tell, intervals would not hold, and the question is not answered. An earlier sum
-decides that, never the one that is published: what is shown only where its own noise happened to be small is biased.
+not small beside what the columns tell, intervals would not hold, and the question is not answered. Other noisy numbers
+decide that, never those that are published: what is shown only where its own noise happened to be small is biased.
 """
 
 import math
@@ -28,7 +28,7 @@ from fedveil.stages.prepare.columns import Outline
 Model = Literal["linear", "logistic", "poisson", "cox"]
 MODELS: Final = ("linear", "logistic", "poisson", "cox")
 STEP_SHARES: Final = (0.2, 0.15, 0.15, 0.5)  # of the question's budget: the first sum, and each step
-_DECIDING: Final = (0.15, 0.85)  # of a question that has its products summed twice: to decide, and to answer
+_DECIDING: Final = (0.15, 0.85)  # of a question that has its products added up twice: to decide, and to answer
 _SPLIT: Final = (0.6, 0.4)  # of a step: gradient and its products; Hessian
 _SURE_SPREAD: Final = 4.0  # deviations that the variance of every column of a correlation must have
 _SURE: Final = 2.0  # the same of every direction of the columns of a linear model
