@@ -16,6 +16,7 @@ from fedveil.stages.measured.plan import ASK, MeasuredPlan
 from fedveil.stages.measuring import Measurer
 from fedveil.stages.synthesise.table import table_of
 from fedveil.sums.homomorphic.library import has_tenseal
+from fedveil.wire.envelope import peek
 from unit.federations import SITES, Trial
 from unit.test_federate_synthesis import ByClient
 
@@ -28,7 +29,14 @@ QUESTIONS: list[dict[str, Any]] = [
 ]
 
 
-def tables(folder: Path, trust: dict[str, Any]) -> dict[str, Any]:
+BOTH = {"age": [0.0, 100.0], "debt": [0.0, 60.0]}
+TWICE: list[dict[str, Any]] = [  # whose products are added up twice
+    {"kind": "correlation", "name": "together", "columns": ["age", "debt"], "range": BOTH},
+    {"kind": "regression", "name": "by age", "model": "linear", "column": "debt", "columns": ["age"], "range": BOTH},
+]
+
+
+def tables(folder: Path, trust: dict[str, Any], questions: list[dict[str, Any]]) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     age, colour = draw.integers(18, 80, 900), np.where(draw.random(900) < 0.4, "red", "blue")
     debt = draw.normal(30.0, 10.0, 900)
@@ -39,13 +47,15 @@ def tables(folder: Path, trust: dict[str, Any]) -> dict[str, Any]:
         "clients": {"kind": "column"},
         "privacy": {"epsilon": 8.0, "delta": 1e-5},
         "trust": {"timeout": 60.0, "together": 2, **trust},
-        "question": QUESTIONS,
+        "question": questions,
     }
 
 
-def asked_at_sites(folder: Path, trust: dict[str, Any]) -> tuple[Trial, bytes, bytes]:
+def asked_at_sites(
+    folder: Path, trust: dict[str, Any], questions: list[dict[str, Any]] = QUESTIONS
+) -> tuple[Trial, bytes, bytes]:
     """The answers of three sites, and those of one process that has all records and the noise of the sites."""
-    given = tables(folder, trust)
+    given = tables(folder, trust, questions)
     here = open_questions(ReadTables(given, folder, "trial"))
     rest = {key: value for key, value in given.items() if key not in ("data", "clients")}
     asked = open_questions(ReadTables(rest, folder, "trial"), at_sites=True)
@@ -94,3 +104,11 @@ def test_encrypted_three_sites_answer_to_the_bits_of_one_process(tmp_path: Path)
     trust = {"server": "homomorphic", "key_holder": "third-party"}
     _, content, alone = asked_at_sites(tmp_path, trust)
     assert content == alone
+
+
+def test_what_is_added_up_twice_is_one_exchange(tmp_path: Path) -> None:
+    trial, content, alone = asked_at_sites(tmp_path, {"server": "secure-aggregation"}, TWICE)
+    assert content == alone
+    assert all(one["tables"][""] for one in json.loads(content)["answers"])
+    kinds = [(peek(e).kind, peek(e).round) for site, e in trial.carrier.sent if site == SITES[0]]
+    assert kinds[:5] == [("hello", 0), ("propose", 0), ("roster", 0), ("masked", 0), ("finish", 0)]

@@ -3,8 +3,8 @@
 Correlations and the linear model follow from the products of every record's bounded row. The others start from such
 products and then take three Newton steps, each from a noisy gradient and a noisy Hessian; the last step has most of the
 budget. The intervals add the covariance of the noise, which is known, to the sandwich covariance. Where the noise is
-not small beside what the columns tell, intervals would not hold, and the question is not answered. An earlier sum
-decides that, never the one that is published: what is shown only where its own noise happened to be small is biased.
+not small beside what the columns tell, intervals would not hold, and the question is not answered. Other noisy numbers
+decide that, never those that are published: what is shown only where its own noise happened to be small is biased.
 """
 
 import math
@@ -28,7 +28,7 @@ from fedveil.stages.prepare.columns import Outline
 Model = Literal["linear", "logistic", "poisson", "cox"]
 MODELS: Final = ("linear", "logistic", "poisson", "cox")
 STEP_SHARES: Final = (0.2, 0.15, 0.15, 0.5)  # of the question's budget: the first sum, and each step
-_DECIDING: Final = (0.15, 0.85)  # of a question that has its products summed twice: to decide, and to answer
+_DECIDING: Final = (0.15, 0.85)  # of a question that has its products added up twice: to decide, and to answer
 _SPLIT: Final = (0.6, 0.4)  # of a step: gradient and its products; Hessian
 _SURE_SPREAD: Final = 4.0  # deviations that the variance of every column of a correlation must have
 _SURE: Final = 2.0  # the same of every direction of the columns of a linear model
@@ -67,46 +67,29 @@ class Correlation(Question):
         return self.columns
 
     def size(self, columns: Outline) -> int:
-        """Return how many numbers a group has."""
-        return product_size(1 + len(self.columns))
+        """Return how many numbers a group has: its products twice."""
+        return 2 * product_size(1 + len(self.columns))
 
     @property
     def counts_as(self) -> float:
         """One for each of its columns."""
         return float(len(self.about))
 
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Of the sum that decides whether there is an answer, and of the one that answers."""
-        return _DECIDING
-
-    @property
-    def step_size(self) -> int:
-        """How many numbers the second sum has."""
-        return product_size(1 + len(self.columns))
-
     def block(self, view: View) -> Block:
         """Return what rows add."""
         rows = np.column_stack([np.ones(len(view)), *(view.scaled(name) for name in self.columns)])
         rows /= math.sqrt(rows.shape[1])
         group = np.where(np.isnan(rows).any(axis=1), -1, self.group_of(view))
-        return Valued(group, 1, self.step_size, lambda chosen: products(rows[chosen]))
+        return Valued(group, 1, 2 * product_size(rows.shape[1]), lambda chosen: _twice(products(rows[chosen])))
 
-    def start(self, sums: Vector, noise: float, view: View) -> State:
-        """Return the covariances that decide whether there is an answer."""
+    def answer(self, sums: Vector, noise: float, view: View, units: int) -> Answer:
+        """Return the answer from the second products, if the first say that there is one."""
         width = 1 + len(self.columns)
-        return State(sums, _covariance(symmetric(sums, width) * width))
-
-    def step_block(self, view: View, state: State) -> Block:
-        """Return what rows add to the second sum: the same again."""
-        return self.block(view)
-
-    def final(self, state: State, sums: Vector, noise: float, view: View, units: int) -> Answer:
-        """Return the answer from the second sum."""
-        width = 1 + len(self.columns)
+        deciding, sums, noise = _apart(sums, noise)
         moments = symmetric(sums, width) * width
         count = max(float(moments[0, 0]), 1.0)
-        before, now = (float(np.diag(one).min()) for one in (state.matrix, _covariance(moments)))
+        decided = _covariance(symmetric(deciding, width) * width)
+        before, now = (float(np.diag(one).min()) for one in (decided, _covariance(moments)))
         if not _is_sure(_SURE_SPREAD, before, now, noise * width):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
         first, second = np.triu_indices(width - 1, 1)
@@ -185,8 +168,8 @@ class Regression(Question):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of the first sum, and of each Newton step."""
-        return _DECIDING if self.model == "linear" else STEP_SHARES
+        """Of the first sum, and of each Newton step; a linear model takes none."""
+        return (1.0,) if self.model == "linear" else STEP_SHARES
 
     def completed(self, columns: Outline) -> "Regression":
         """Return the question with the categories that the data state."""
@@ -260,7 +243,9 @@ class Regression(Question):
 
     def size(self, columns: Outline) -> int:
         """Return how many numbers a group has."""
-        return 2 * len(self.times) + 1 if self.model == "cox" else product_size(self.width + 1)
+        if self.model == "cox":
+            return 2 * len(self.times) + 1
+        return product_size(self.width + 1) * (2 if self.model == "linear" else 1)
 
     @property
     def counts_as(self) -> float:
@@ -275,12 +260,12 @@ class Regression(Question):
             return Coded(codes, 2 * len(self.times) + 1)
         full = np.column_stack([np.ones(len(view)), self._rows(view)])
         rows = np.column_stack([full, outcome]) * np.sqrt(self._lightened(full))[:, None] / math.hypot(self.bound, 1.0)
+        if self.model == "linear":
+            return Valued(group, 1, 2 * product_size(self.width + 1), lambda chosen: _twice(products(rows[chosen])))
         return Valued(group, 1, product_size(self.width + 1), lambda chosen: products(rows[chosen]))
 
     def start(self, sums: Vector, noise: float, view: View) -> State:
-        """Return where the Newton steps start from; of a linear model, the covariances that decide."""
-        if self.model == "linear":
-            return State(sums, _covariance(self._moments(sums)[:-1, :-1]))
+        """Return where the Newton steps start from."""
         return State(self._start(sums, noise, view), np.zeros((self.width, self.width)))
 
     def _start(self, sums: Vector, noise: float, view: View) -> Vector:
@@ -306,15 +291,10 @@ class Regression(Question):
     @property
     def step_size(self) -> int:
         """How many numbers a step asks for."""
-        return product_size(self.width + 1) + (0 if self.model == "linear" else product_size(self.width))
+        return product_size(self.width + 1) + product_size(self.width)
 
     def step_block(self, view: View, state: State) -> Block:
-        """Return what rows add to a step: products of (1, score) with itself, and their part of the Hessian.
-
-        To a linear model they add the same again.
-        """
-        if self.model == "linear":
-            return self.block(view)
+        """Return what rows add to a step: products of (1, score) with itself, and their part of the Hessian."""
         group, rows, outcome = self._complete(view), self._rows(view), self._outcome(view)
 
         def vectors(chosen: Indices) -> Matrix:
@@ -395,11 +375,15 @@ class Regression(Question):
         """The products of rows of a linear model, its outcome last."""
         return symmetric(sums, self.width + 1) * (self.bound**2 + 1)
 
-    def _linear(self, state: State, sums: Vector, noise: float, view: View) -> Answer:
+    def answer(self, sums: Vector, noise: float, view: View, units: int) -> Answer:
+        """Return the answer of a linear model from the second products, if the first say that there is one."""
+        deciding, sums, noise = _apart(sums, noise)
         moments = self._moments(sums)
         inner, count = moments[:-1, :-1], max(float(moments[0, 0]), 1.0)
         room = noise * (self.bound**2 + 1) * math.sqrt(self.width - 1)
-        if not _is_sure(_SURE, _least(state.matrix), _least(_covariance(inner)), room):
+        if not _is_sure(
+            _SURE, _least(_covariance(self._moments(deciding)[:-1, :-1])), _least(_covariance(inner)), room
+        ):
             return Answer(tables={"": []}, notes=[_NOT_ANSWERED])
 
         def coefficients(numbers: Vector) -> Vector:
@@ -413,8 +397,6 @@ class Regression(Question):
 
     def final(self, state: State, sums: Vector, noise: float, view: View, units: int) -> Answer:
         """Return the answer after the last step; the Hessian of the step before decides whether there is one."""
-        if self.model == "linear":
-            return self._linear(state, sums, noise, view)
         at = state.numbers
         gradient, outer, hessian, gradient_noise, deviation = self._read(sums, noise, view)
         room = deviation * math.sqrt(self.width)
@@ -501,6 +483,17 @@ def _names(question: str, given: object, least: int) -> tuple[str, ...]:
     require(fits and len(set(names)) == len(names) >= least, f"{question}: columns", rule, given)
     require(len(names) <= 60, f"{question}: columns", "name at most 60", len(names))
     return tuple(names)
+
+
+def _twice(vectors: Matrix) -> Matrix:
+    """The same vectors to decide and to answer, side by side, of the norm that they had."""
+    return np.hstack([math.sqrt(part) * vectors for part in _DECIDING])
+
+
+def _apart(sums: Vector, noise: float) -> tuple[Vector, Vector, float]:
+    """The noisy sums that decide, those that answer, and the noise of the latter."""
+    deciding, answering = np.split(sums, 2)
+    return deciding / math.sqrt(_DECIDING[0]), answering / math.sqrt(_DECIDING[1]), noise / math.sqrt(_DECIDING[1])
 
 
 def _covariance(moments: Matrix) -> Matrix:
