@@ -159,7 +159,7 @@ def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
         ({"client": "A"}, "be one of client 1"),
         ({}, "told who leaves"),
         ({"rows": [5], "epsilon": 1e-9, "keep": 1.0}, "further rounds bring whoever leaves down to"),
-        ({"rows": [5], "others": 0.0}, "have no noise that keeps the others at epsilon 0"),
+        ({"rows": [5], "others": 0.0}, "--others must be positive"),
         ({"rows": [5], "keep": 0.3}, "plan.keep must be 1, a half, a quarter, and so on, or 0"),
     ],
 )

@@ -114,6 +114,7 @@ def design_forgetting(
     again = promise(before.lineage[0], "final-model", delta).epsilon
     require(0 < epsilon < math.inf, "--epsilon", "be positive and finite", epsilon)
     limit = again / 2 if others is None else others
+    require(limit > 0, "--others", "be positive", limit)
     most = max(before.lineage[0].method.total // 3, _LEAST_TRIED)
     counts = dict.fromkeys(max(1, round(most * part)) for part in _TRIED)
     tried = [rounds] if rounds is not None else sorted(counts)

@@ -32,6 +32,7 @@ def receipt_of(plan: Plan, left: Forgotten, model: str) -> dict[str, Any]:
         "unit": plan.target.unit,
         "neighbours": plan.target.neighbours,
         "rounds_without": plan.run.total,
+        "keep": plan.hidden.keep,
         "delta": plan.target.delta,
         "new_model_only": {"epsilon": finite_or_none(left.new_model.epsilon)},
         "old_and_new_model": {"epsilon": finite_or_none(left.every_model.epsilon)},
@@ -48,8 +49,9 @@ def receipt_page(values: Mapping[str, Any], *, signature: str | None) -> str:
         tag("p", "Receipt", class_="kicker"),
         tag("h1", "Forgotten"),
         paragraph(
-            f"At the request of whoever it concerns, {what} left the study {values['study']}. Training went on for "
-            f"{values['rounds_without']} rounds without them, with fresh noise, and released a new model."
+            f"At the request of whoever it concerns, {what} left the study {values['study']}. "
+            f"{_begun(values['keep'])} for {values['rounds_without']} rounds without them, with fresh noise, and "
+            "released a new model."
         ),
     ]
     signed = "Not signed." if signature is None else f"Signed: {signature}, over the values of this page."
@@ -80,13 +82,20 @@ def forgotten_section(plan: Plan) -> Markup | None:
         "forgotten",
         "Who was forgotten",
         paragraph(
-            f"This model went on from another one for {plan.run.total} rounds without those who asked to leave. Nobody "
-            "can tell it from a model that never saw them, up to these numbers."
+            f"{_begun(plan.hidden.keep)} for {plan.run.total} rounds without those who asked to leave. Nobody can tell "
+            "this model from one that never saw them, up to these numbers."
         ),
         table(f"What is promised to those who left, at delta {plan.target.delta:g}", heads, rows, numbers=(1, 2)),
         _curve(values),
         *(paragraph(text) for text in ASSUMPTIONS),
     )
+
+
+def _begun(keep: float) -> str:
+    """Return from what training went on, the beginning of a sentence."""
+    if keep == 0:
+        return "Training began anew, with nothing of the old model,"
+    return "Training went on from " + ("the old model" if keep == 1 else f"{keep:g} of the old model")
 
 
 def _promise(values: Mapping[str, Any]) -> Markup:
