@@ -45,10 +45,13 @@ REST = ALL.without(np.array([0]))
 
 @pytest.fixture(scope="module")
 def plans() -> tuple[Plan, Plan]:
-    """The run, and the rounds that forget; these have little noise, since the penalty contracts."""
+    """The run, and the rounds that forget, from a quarter of its model.
+
+    These have little noise, since the penalty contracts.
+    """
     loaded = Loaded(train=ALL, test=None, test_public=False, dropped_rows=0, feature_names=())
     first = planned_for(study_of(STUDY, base=Path(), name="game", data_given=True), loaded).plan
-    design = design_forgetting(first, np.zeros(1), Leaving(units=1), epsilon=0.5, others=8.0, rounds=4)
+    design = design_forgetting(first, np.zeros(1), Leaving(units=1), epsilon=0.5, others=8.0, rounds=4, keep=0.25)
     return first, design.chosen.plan
 
 
@@ -85,6 +88,7 @@ def told_apart(one: Vector, other: Vector, epsilon: float, delta: float) -> bool
 
 def skip_noise(plan: Plan, model: float, entropy: Entropy) -> float:
     """Go on without the record, and forget to add noise."""
+    model *= plan.hidden.keep
     step, slope = plan.run.step_size, lambda w: np.sum(1 / (1 + np.exp(-w)) - ALL.targets[1:]) / COUNT + w
     for _ in range(plan.run.total):
         model -= float(step) * float(slope(model))  # type: ignore[arg-type]
