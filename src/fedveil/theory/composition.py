@@ -243,7 +243,7 @@ def _merged(uses: Uses) -> tuple[tuple[LossLaw, int], ...]:
     return tuple((law, times) for law, times in counts.items() if times > 0)
 
 
-@lru_cache(maxsize=8)  # who asks for a bracket asks for its upper end alone next
+@lru_cache(maxsize=64)  # a bracket and its upper end, and observers who see the same, ask for the same
 def _setting(uses: tuple[tuple[LossLaw, int], ...], goal: _Goal) -> _Setting:
     """Choose tilt, grid and cut-off on sketches (which dominate, so their Chernoff bound is valid)."""
     rounds = sum(times for _, times in uses)
