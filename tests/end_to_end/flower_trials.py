@@ -54,7 +54,7 @@ seed = 5
 kind = "logistic"
 radius = 10.0
 [privacy]
-epsilon = 1.0
+epsilon = 0.5
 delta = 1e-4
 neighbours = "zero-out"
 adversary = "every-model"
