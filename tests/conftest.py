@@ -23,6 +23,7 @@ settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=F
 settings.load_profile("fixed")  # the same examples every time: a red run is a change, not bad luck
 
 FLOOR = 5600
+ROOT = Path(__file__).parents[1]
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # a run of all tests leaves about 0.2 GB, and removes it if all of them pass
 _LISTED = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
 SLOW = tuple(line for line in _LISTED if line and not line.startswith("#"))
@@ -43,6 +44,13 @@ def pytest_configure() -> None:
     if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
         os.environ["TMPDIR"] = str(MEMORY)  # also of the processes that tests start
         tempfile.tempdir = None  # pytest has already looked for a place
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even load a file of which nothing is wanted: loading them all takes longer than many of the tests."""
+    daily = config.option.markexpr == "not slow"
+    name = collection_path.relative_to(ROOT).as_posix() + "/" * collection_path.is_dir()
+    return True if daily and name.startswith(SLOW) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256, shake_256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,30 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 PLACES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.chmod": 0}
 CHANGES = ("BEGIN IMM", "INSERT", "COMMIT", "PRAGMA journal")
 ASKED = "FEDVEIL_KILLS"  # of a started executable: where its steps are, at which it dies, and what its randomness is
+LOADED = (  # before a process is forked for a command: what the commands below load
+    *("cli.entry", "cli.evaluate", "cli.model", "cli.studies", "cli.synthesis"),
+    *("jobs.draft.study", "jobs.entry", "jobs.evaluation", "jobs.local", "jobs.private_personal", "jobs.synthesis"),
+    *("report.page", "report.profile_page", "report.synthesis_page"),
+    *(f"stages.train.dpsgd.{part}" for part in ("acts", "answering", "design", "words")),
+    *(f"stages.train.hidden.{part}" for part in ("acts", "answering", "design", "words")),
+)
 
 # ---- in the process that dies ----------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)  # so that dataclasses take it as a default, as they take a function
+class Drawn:
+    """The system's randomness, or that of a seed as soon as there is one: modules that are loaded before keep this."""
+
+    seed: str | None = None
+    system: Callable[[int], bytes] = os.urandom
+
+    def __call__(self, count: int) -> bytes:
+        """Return so many bytes; of a seed, the same for every draw of a length: a key drawn again tells its process."""
+        return self.system(count) if self.seed is None else shake_256(f"{self.seed} {count}".encode()).digest(count)
+
+
+DRAWN = Drawn()
 
 
 @dataclass
@@ -100,9 +123,7 @@ def install(asked: Mapping[str, Any]) -> Steps:
 
     sqlite3.connect = connect
     os.fsync = sync  # type: ignore[assignment]
-    seed = asked.get("seed")
-    if seed is not None:  # equal bytes for every draw of a length: a key that is drawn again is told by its process
-        os.urandom = lambda count: shake_256(f"{seed} {count}".encode()).digest(count)
+    DRAWN.seed, os.urandom = asked.get("seed"), DRAWN
     sys.addaudithook(steps.audited)
     return steps
 
@@ -181,12 +202,9 @@ def warm() -> Iterator[Start]:
 
 def serve() -> None:
     """Fork for each line of standard input; answer with the exit code."""
-    import fedveil.cli
-    import fedveil.report.page
-    import fedveil.report.profile_page
-    import fedveil.report.synthesis_page
-
-    fedveil.cli.application()
+    os.urandom = DRAWN  # before fedveil is loaded: much of it takes this function as a default
+    for name in LOADED:
+        import_module(f"fedveil.{name}")
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()
@@ -207,7 +225,6 @@ def _in_child(asked: Mapping[str, Any]) -> None:
             file = os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, handle)
         steps = install({"folder": asked["where"], **asked})
-        _reseed(steps)
         sys.argv = ["fedveil", *asked["words"]]
         try:
             fedveil.cli.main()
@@ -218,14 +235,6 @@ def _in_child(asked: Mapping[str, Any]) -> None:
         sys.stderr.flush()
     finally:
         os._exit(code)
-
-
-def _reseed(steps: Steps) -> None:
-    """The default of System.random was taken before the fork: give it the randomness of this process."""
-    from fedveil.engine.system import System
-
-    assert steps.own == os.getpid()  # noqa: S101
-    System.__init__.__defaults__ = (os.urandom, *System.__init__.__defaults__[1:])  # type: ignore[index]
 
 
 # ---- the jobs --------------------------------------------------------------------------------------------------------
@@ -274,7 +283,8 @@ STUDIES = {
     + MODEL
     + PRIVACY
     + CLIENTS
-    + '[algorithm]\nkind = "dpsgd"\nrate = 0.2\n[tune]\ntrials = 2\n[tune.space]\n"algorithm.rounds" = [2, 4]\n',
+    + '[algorithm]\nkind = "dpsgd"\nrate = 0.2\nrounds = 2\n'
+    + '[tune]\ntrials = 2\n[tune.space]\n"model.l2" = [0.0, 0.5]\n',  # trials of one mechanism are accounted once
     "synthesise": DATA + STATED.replace("feature_bound = 1.5\n", "") + PRIVACY + '[generator]\nkind = "marginals"\n',
     "torch": DATA
     + STATED.replace("feature_bound = 1.5\n", "")

@@ -45,6 +45,7 @@ kind = "uneven"
 count = 6
 alpha = 1.0
 """
+# A small epsilon takes a tenth of a second to account for, a larger one a second, which every site spends twice.
 REST = """
 [study]
 name = "trial"
@@ -53,7 +54,7 @@ seed = 5
 kind = "logistic"
 radius = 10.0
 [privacy]
-epsilon = 5.0
+epsilon = 0.5
 delta = 1e-4
 neighbours = "zero-out"
 adversary = "every-model"

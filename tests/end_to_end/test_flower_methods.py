@@ -37,7 +37,7 @@ DATA: dict[str, Any] = {
     "data.held_out": {"fraction": 0.25, "public": True},
     "clients": {"kind": "equal", "count": 3},
 }
-TARGET = {"epsilon": 5.0, "delta": 1e-4, "neighbours": "zero-out", "adversary": "every-model"}
+TARGET = {"epsilon": 1.0, "delta": 1e-4, "neighbours": "zero-out", "adversary": "every-model"}
 
 
 def tables(trust: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:

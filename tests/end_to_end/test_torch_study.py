@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import called
 
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install fedveil[torch]")
 
@@ -76,7 +77,7 @@ def test_the_model_file_holds_the_start_and_the_way_from_there(folder: Path) -> 
 
 
 def test_it_predicts_where_its_module_is_allowed(folder: Path) -> None:
-    refused = fedveil(folder, "predict", "results", "data.npz", "--out", "p.csv")
+    refused = called("predict", "results", "data.npz", "--out", "p.csv", cwd=folder)
     assert refused.returncode == 2
     assert "--module my_model:make" in refused.stderr
     words = ("predict", "results", "data.npz", "--out", "p.csv", "--module", "my_model:make", "--probabilities")
@@ -92,19 +93,19 @@ def test_it_predicts_where_its_module_is_allowed(folder: Path) -> None:
     again = np.genfromtxt(folder / "p.csv", delimiter=",", skip_header=1)
     assert again == pytest.approx(found, abs=1e-9), "the model is what was released, wherever its module begins"
     (folder / "my_model.py").write_text(MODULE, encoding="utf-8")
-    exported = fedveil(folder, "export", "results", "--to", "json")
+    exported = called("export", "results", "--to", "json", cwd=folder)
     assert (exported.returncode, "must be linear" in exported.stderr) == (2, True)
 
 
 def test_a_stack_of_layers_becomes_an_onnx_graph_with_the_same_numbers(folder: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    refused = fedveil(folder, "export", "results", "--to", "onnx")
+    refused = called("export", "results", "--to", "onnx", cwd=folder)
     assert (refused.returncode, "--module my_model:make" in refused.stderr) == (2, True)
-    done = fedveil(folder, "export", "results", "--to", "onnx", "--module", "my_model:make", "--out", "m.onnx")
+    done = called("export", "results", "--to", "onnx", "--module", "my_model:make", "--out", "m.onnx", cwd=folder)
     assert done.returncode == 0, done.stderr
     words = ("predict", "results", "data.npz", "--out", "q.csv", "--module", "my_model:make", "--probabilities")
-    assert fedveil(folder, *words).returncode == 0
+    assert called(*words, cwd=folder).returncode == 0
     ours = np.genfromtxt(folder / "q.csv", delimiter=",", skip_header=1)
     rows = np.load(folder / "data.npz")["X"]
     session = onnxruntime.InferenceSession(folder / "m.onnx")

@@ -1,15 +1,9 @@
 """What all commands share that serve until they are told to stop; it loads nothing, for those that carry messages."""
 
-import ctypes
 import signal
 import sys
-from contextlib import suppress
-from typing import Final
 
 from fedveil.federation.carrying.processes import end_with_parent
-
-_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of the C library
-_LARGE: Final = 2**18  # bytes of an array that is given back to the system when it is freed
 
 
 def stop_requests() -> list[int]:
@@ -31,9 +25,3 @@ def interrupt_on_signals() -> None:
     """Treat a request to stop and a closed terminal like Ctrl-C, so that whatever was started is stopped."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-
-
-def give_memory_back() -> None:
-    """Return large arrays to the system as soon as they are freed: a guard accounts once and then waits for days."""
-    with suppress(OSError, AttributeError):  # only the GNU C library has it
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)

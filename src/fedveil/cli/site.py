@@ -9,7 +9,7 @@ import typer
 
 from fedveil.certificate.certify import certify_any
 from fedveil.cli.plan_page import page
-from fedveil.cli.serving import give_memory_back, say, stop_requests
+from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
 from fedveil.core.files import owners_folder
@@ -47,7 +47,6 @@ def site(
     as_json: Json = False,
 ) -> None:
     """Guard a site's data: shows every plan before its first update, and answers only what it has accepted."""
-    give_memory_back()
     identity, aggregator = read_site(key)
     terms = Terms(
         accept=frozenset(accept or ()),

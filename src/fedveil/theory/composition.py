@@ -6,6 +6,7 @@ Theory page: loss-distributions.md.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -232,17 +233,18 @@ def _settings(alternatives: Sequence[Uses], goal: _Goal) -> list[_Setting]:
     return [_setting(uses, goal) for uses in merged if uses]
 
 
-def _merged(uses: Uses) -> list[tuple[LossLaw, int]]:
+def _merged(uses: Uses) -> tuple[tuple[LossLaw, int], ...]:
     """Merge equal laws and count them."""
     counts: dict[LossLaw, int] = {}
     for law, times in uses:
         rule = f"be a whole number from 0 to {LARGEST_COUNT:g}"
         require(0 <= times <= LARGEST_COUNT and times == int(times), "times", rule, times)
         counts[law] = counts.get(law, 0) + int(times)
-    return [(law, times) for law, times in counts.items() if times > 0]
+    return tuple((law, times) for law, times in counts.items() if times > 0)
 
 
-def _setting(uses: Uses, goal: _Goal) -> _Setting:
+@lru_cache(maxsize=64)  # a bracket and its upper end, and observers who see the same, ask for the same
+def _setting(uses: tuple[tuple[LossLaw, int], ...], goal: _Goal) -> _Setting:
     """Choose tilt, grid and cut-off on sketches (which dominate, so their Chernoff bound is valid)."""
     rounds = sum(times for _, times in uses)
     tail = max(math.exp(goal.log_delta if goal.log_delta is not None else -40.0) * 1e-7 / rounds, 1e-290)
