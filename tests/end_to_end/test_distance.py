@@ -144,12 +144,13 @@ OPEN, MASKED = "[trust]", '[trust]\nserver = "secure-aggregation"'
 
 
 def test_runs_over_a_bad_line_end_with_the_bits_of_the_simulation(tmp_path: Path) -> None:
+    """Nobody may be missing: a round that may go on without a site does so if its line was cut just before it."""
     records = trial_records()
     with trial_network(records, tmp_path) as network:
         far = Distance(network.link.port, cuts=12)
         with far_away(network, far):
             for name, trust in {"masked": MASKED, "open": OPEN}.items():
-                (tmp_path / "study.toml").write_text(text(dropouts=2, rounds=8).replace("[trust]", trust))
+                (tmp_path / "study.toml").write_text(text(dropouts=0, rounds=8).replace("[trust]", trust))
                 study = read_study_without_data(tmp_path / "study.toml")
                 out, before = tmp_path / name, far.cut
                 with network.carrier() as carrier:

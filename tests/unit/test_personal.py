@@ -11,19 +11,25 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from fedveil.certificate.certify import certify
 from fedveil.cli import main
 from fedveil.core.errors import BadValue
 from fedveil.data.records import DataShape
+from fedveil.jobs.attack.audit import Effort, audit_run
 from fedveil.jobs.local import run_study
 from fedveil.jobs.personal import Own, best_threshold, fitted, personal, personalise
+from fedveil.jobs.private_personal import personalise_privately
 from fedveil.models.personal_request import SHARED_ALONE, PersonalRequest
 from fedveil.models.spec import loss_named
+from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan, read_plan, write_plan
+from fedveil.planning.promises import promise
 from fedveil.planning.study import study_of
 from fedveil.release.bundle import Bundle
 from fedveil.release.export import export_model
 from fedveil.release.model import load_model
 from fedveil.release.personal import Personal, decide
+from fedveil.version import __version__
 
 LOSS = loss_named("logistic", classes=2)
 SHAPE = DataShape(records=600, features=6, classes=2, clients=6, largest_client=100, smallest_client=100, bound=2**0.5)
@@ -220,6 +226,29 @@ class TestRuns:
                 told = json.loads(out)
                 assert (told["kind"], told["epsilon_if_shown"]) == ("proximal", None)
                 assert "without noise" in told["if_shown"]
+
+    def test_one_that_may_be_shown_gains_half_of_what_noise_free_gains_and_stands_an_audit(
+        self, wards: Path, tmp_path: Path
+    ) -> None:
+        lines = (wards / "all.csv").read_text().splitlines()
+        own = [line for line in lines if ",C," in line]
+        (tmp_path / "c.csv").write_text("\n".join([lines[0], *own]) + "\n")
+        shown = personalise_privately(
+            wards / "out", "C", tmp_path / "c.csv", tmp_path / "shown", epsilon=1.0, client_column="ward"
+        )
+        plan = certify(tmp_path / "shown", __version__).plan
+        shared = Bundle.read(wards / "out").parameters
+        assert plan.hidden.start == tuple(shared.tolist())
+        assert promise(plan, "final-model").epsilon <= 1.0
+        assert not json.loads((tmp_path / "shown" / "certificate.json").read_text()).get("personal")
+        assert len((tmp_path / "shown" / "ledger.jsonl").read_text().splitlines()) >= 1
+        size, ill = (np.array([line.split(",")[at] for line in own]) for at in (0, 2))
+        free = load_model(wards / "out" / "private" / "personal" / "3")
+        models = {"shared": load_model(wards / "out"), "shown": load_model(shown.folder), "free": free}
+        right = {name: np.mean(one.predict({"size": size.astype(float)}) == ill) for name, one in models.items()}
+        assert right["shown"] - right["shared"] >= (right["free"] - right["shared"]) / 2 > 0.15
+        found = audit_run(tmp_path / "shown", Effort(runs=100), Entropy.from_seed(1))
+        assert {finding.verdict for finding in found.public.findings} == {"consistent"}
 
 
 class TestRefusals:

@@ -19,7 +19,7 @@ from fedveil.jobs.attack.drawn_runs import Join, drawn_batches, join
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.plan import Plan
 from fedveil.stages.train.hidden.deal import Batch, deal
-from fedveil.stages.train.hidden.steps import Rule, State, draw, start_row, step
+from fedveil.stages.train.hidden.steps import Rule, State, begun, draw, start_row, step
 
 Draw = Callable[[Rule, int, int, Entropy], Vector]
 Step = Callable[[Rule, State, Batch, Vector], State]
@@ -60,14 +60,17 @@ def many_runs(
     parts: Parts | None = None,
     starts: Vector | None = None,
 ) -> Trace:
-    """Make ``runs`` independent runs of the plan on these records; ``starts``: of each, in place of the plan's own."""
+    """Make ``runs`` independent runs of the plan on these records.
+
+    ``starts``: the models that they go on from, in place of the plan's own.
+    """
     require(records.shape == plan.data, "The data", f"have the plan's shape, {plan.data}", records.shape)
     require(runs >= 1, "runs", "be at least 1", runs)
     whole = plan.run.stopping == "end"
     require(whole, "schedule.stopping", "be end for the distinguishing game", plan.run.stopping)
     largest = int(np.max(plan.run.batch)) * plan.data.features * _largest_unit(plan)
     size = max(1, min(runs, _ENTRIES // max(1, largest)))
-    begin = np.tile(start_row(plan), (runs, 1)) if starts is None else np.rint(starts / 2.0**plan.grid)
+    begin = np.tile(start_row(plan), (runs, 1)) if starts is None else begun(plan, starts)
     groups = [
         _group(plan, records, begin[first : first + size], _own(entropy, number), parts or Parts())
         for number, first in enumerate(range(0, runs, size))

@@ -70,8 +70,13 @@ def start_row(plan: Training) -> Vector:
     """Return the public parameters that a plan starts from, in whole grid steps: zeros, whatever the data are, or what
     it keeps of those that it states.
     """
-    method = hidden_of(plan)
-    return np.rint(method.keep * np.array(method.start) / 2.0**plan.grid) if method.start else np.zeros(plan.dimension)
+    stated = hidden_of(plan).start
+    return begun(plan, np.array(stated)) if stated else np.zeros(plan.dimension)
+
+
+def begun(plan: Training, models: Vector) -> Vector:
+    """Return with what a plan begins that goes on from these models (rows), in whole grid steps."""
+    return np.asarray(np.rint(hidden_of(plan).keep * models / 2.0**plan.grid))
 
 
 def model_of(rule: Rule, state: State) -> Vector:
