@@ -128,7 +128,7 @@ def test_a_forgotten_record_that_was_kept_is_caught_and_one_holder_is_never_accu
     assert {one.verdict for one in game(before, 1000, Entropy.from_seed(3))} == {"consistent"}
     # Even noise over the rounds: noise that is largest in the first ones would hide a record that was kept as well.
     monkeypatch.setattr(forget_design, "_EVENNESS", (1.0,))
-    design = plan_forgetting(folder / "run", rows=[17], epsilon=0.1, others=4.0, rounds=100)
+    design = plan_forgetting(folder / "run", rows=[17], epsilon=0.1, others=4.0, rounds=100, keep=0.125)
     plan = design.chosen.plan
     right = forgotten_game(plan, 2000, Entropy.from_seed(4))
     kept = forgotten_game(plan, 2000, Entropy.from_seed(4), leaves=lambda records, victim: records)
