@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-from scipy.fft import fft, rfft
+import scipy
 
 from fedveil.core.errors import BadValue
 from fedveil.core.recent import Recent
@@ -100,7 +100,7 @@ def forget_computed() -> None:
         if type(one) in (functools._lru_cache_wrapper, Recent) and str(one.__module__).startswith("fedveil."):
             one.cache_clear()
     for length in range(2, 2 + _TRANSFORMS):  # short ones take the places of long ones
-        fft(rfft(np.zeros(length)))
+        scipy.fft.fft(scipy.fft.rfft(np.zeros(length)))
     gc.collect()
     with suppress(OSError, AttributeError):  # only the GNU C library has it
         ctypes.CDLL(None).malloc_trim(0)
