@@ -34,6 +34,6 @@ def interrupt_on_signals() -> None:
 
 
 def give_memory_back() -> None:
-    """Return large arrays to the system as soon as they are freed: a guard accounts once and then waits for days."""
+    """Return large arrays to the system as soon as they are freed: a guard works a little and then waits for days."""
     with suppress(OSError, AttributeError):  # only the GNU C library has it
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
