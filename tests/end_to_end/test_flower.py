@@ -38,7 +38,8 @@ from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.relay import RelayLost
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place
-from fedveil.federation.deploy.files import Wanted, read_site, site_folders, write_deployment
+from fedveil.federation.deploy.files import Wanted, site_folders, write_deployment
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.federation.flower.network import start_node
 from fedveil.federation.site.state import load_state

@@ -18,7 +18,7 @@ from fedveil.data.records import Records
 from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.agreements import named_blocks, part_in
-from fedveil.federation.deploy.files import read_site
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated
 from fedveil.planning.study import read_study_without_data

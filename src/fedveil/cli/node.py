@@ -8,7 +8,7 @@ import typer
 from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
-from fedveil.federation.flower.network import Link
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.node import run_node
 
 

@@ -3,7 +3,7 @@
 from fedveil.cli.show import rounded_up
 from fedveil.federation.agreements import Carried
 from fedveil.ledger.costs import cost_of
-from fedveil.planning.plan import Plan, read_any_plan
+from fedveil.planning.plan import Plan
 from fedveil.planning.promises import ADVERSARIES
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
@@ -18,11 +18,6 @@ _COUNTED = {
     "pairs": "all pairs of columns coarsely",
     "cliques": "chosen pairs finely",
 }
-
-
-def page_of(text: str) -> str:
-    """Return the page of a proposed plan, by its text."""
-    return page(read_any_plan(text))
 
 
 def page(plan: Carried) -> str:

@@ -37,3 +37,11 @@ def give_memory_back() -> None:
     """Return large arrays to the system as soon as they are freed: a guard works a little and then waits for days."""
     with suppress(OSError, AttributeError):  # only the GNU C library has it
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+def page_of(plan: str) -> str:
+    """Return the page of a plan, by its text; for a fresh process, since who guards or carries never loads this code."""
+    from fedveil.cli.plan_page import page
+    from fedveil.planning.plan import read_any_plan
+
+    return page(read_any_plan(plan))

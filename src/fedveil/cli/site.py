@@ -7,14 +7,13 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.cli.plan_page import page_of
-from fedveil.cli.serving import give_memory_back, say, stop_requests
+from fedveil.cli.serving import give_memory_back, page_of, say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.federation.carrying.fresh_process import FreshProcess
-from fedveil.federation.deploy.files import read_holder, read_peers, read_site
+from fedveil.federation.deploy.own_keys import read_holder, read_peers, read_site
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World, clear_records
@@ -93,8 +92,8 @@ def _write_certificate(folder: Path, fresh: FreshProcess) -> None:
 
 
 def certificate_of(folder: str) -> str:
-    """Return the certificate of a run, from its folder."""
-    from fedveil.certificate.certify import certify_any  # a guard itself never loads it
+    """Return the certificate of a run, from its folder; for a fresh process, since a guard never loads this code."""
+    from fedveil.certificate.certify import certify_any
 
     return certify_any(Path(folder), __version__).text()
 

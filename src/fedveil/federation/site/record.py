@@ -19,8 +19,7 @@ import numpy as np
 
 from fedveil.core.errors import BadValue
 from fedveil.engine.ending import destroy_secrets
-from fedveil.engine.files import PUBLIC, clear_parts, private_folder, write_atomically
-from fedveil.engine.study import write_notes
+from fedveil.engine.files import PUBLIC, clear_parts, private_folder, write_atomically, write_notes
 from fedveil.federation.agreements import KEY_FILE, MASK_KEY, Carried
 from fedveil.federation.carrying.fresh_process import Work, here
 from fedveil.federation.site.data import SiteData
