@@ -40,7 +40,7 @@ def give_memory_back() -> None:
 
 
 def page_of(plan: str) -> str:
-    """Return the page of a plan, by its text; for a fresh process, since who guards or carries never loads this code."""
+    """Return the page of a plan, by its text; for a fresh process, since a guard never loads this code."""
     from fedveil.cli.plan_page import page
     from fedveil.planning.plan import read_any_plan
 

@@ -19,8 +19,7 @@ from fedveil.federation.site.guard import Guard, Site, Terms
 from fedveil.federation.site.record import World, clear_records
 from fedveil.federation.site.socket import listening, serve
 from fedveil.ledger.books import Ledger
-from fedveil.planning.promises import ADVERSARIES
-from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.privacy.guarantee import ADVERSARIES, Neighbours, Unit
 from fedveil.stages.prepare.notes import notes_for_rows
 from fedveil.version import __version__
 

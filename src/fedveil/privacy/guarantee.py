@@ -11,6 +11,7 @@ from fedveil.core.notebook import html_table
 
 Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
+ADVERSARIES: Final[tuple[Adversary, ...]] = get_args(Adversary)
 Unit = Literal["record", "client", "person"]
 NAMELESS: Final[tuple[Unit, ...]] = ("record", "client")  # units of jobs that read no column of persons
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]

@@ -26,7 +26,7 @@ from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.state import load_state
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap
-from fedveil.ledger.place import Transaction, moment
+from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.planning.plan import Plan, read_any_plan
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
