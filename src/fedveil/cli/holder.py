@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fedveil.cli.serving import page_of, say, stop_requests
+from fedveil.cli.serving import page_of
 from fedveil.cli.show import Json, show
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import private_folder, sole_use
 from fedveil.federation.agreements import KEY_FILE, Carried
 from fedveil.federation.carrying.fresh_process import FreshProcess
+from fedveil.federation.carrying.serving import say, stop_requests
 from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World, clear_records

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
+from fedveil.federation.carrying.serving import say, stop_requests
 from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.internals import untried_warning
 from fedveil.federation.flower.network import check_installed

@@ -7,12 +7,13 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.cli.serving import give_memory_back, page_of, say, stop_requests
+from fedveil.cli.serving import give_memory_back, page_of
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
 from fedveil.federation.carrying.fresh_process import FreshProcess
+from fedveil.federation.carrying.serving import say, stop_requests
 from fedveil.federation.deploy.own_keys import read_holder, read_peers, read_site
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms

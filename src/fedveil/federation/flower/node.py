@@ -1,9 +1,12 @@
 """A site's node: it carries envelopes between the link's post box and the guard, and needs nothing of Flower for it.
 
 At a link without a post box (a SuperLink that a consortium runs already) it is Flower's node (``flower_node.py``).
+``python -m fedveil.federation.flower.node`` is what the command ``fedveil node`` becomes.
 """
 
+import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +17,7 @@ from typing import Final, final
 
 from fedveil.core.errors import FedveilError, why
 from fedveil.federation.carrying.guard_door import hand_to_guard
+from fedveil.federation.carrying.serving import say, stop_requests
 from fedveil.federation.flower.channel import (
     HOLD,
     LONGEST_HOLD,
@@ -173,3 +177,23 @@ def _ask_guard(path: Path, question: bytes, sign: Callable[[], None], tell: Call
     except OSError as error:
         tell(f"the guard did not answer ({type(error).__name__})")
         return b""
+
+
+def main() -> None:
+    """Run a node until it is asked to stop: what ``fedveil node`` becomes when it has read and checked its words."""
+    host, port, authority, key, guard, patience, *shown = sys.argv[1:]
+    link, stopped = Link(name="link", host=host, port=int(port), authority=Path(authority)), stop_requests()
+    told, code = json.dumps({"stopped": True}), 0
+    try:
+        run_node(link, Path(key), Path(guard), float(patience), lambda: bool(stopped), say)
+    except (FedveilError, OSError) as error:
+        sentence, code = " ".join(str(error).split()), 2 if isinstance(error, FedveilError) else 1
+        told = json.dumps({"error": sentence, "code": code})
+        say(f"fedveil: {sentence}")
+    if shown:
+        sys.stdout.write(f"{told}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
