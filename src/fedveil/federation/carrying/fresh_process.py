@@ -109,7 +109,7 @@ def _error(module: str, name: str, said: str) -> FedveilError:
 def main() -> None:
     """Answer what is asked on standard input, until nothing more is."""
     end_with_parent(signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGTERM):  # whoever started this one decides when it ends
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # whoever started this one decides when it ends
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a user's code prints is no answer
