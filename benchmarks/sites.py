@@ -87,7 +87,7 @@ def study(trust: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
         "model": {"kind": "logistic", "radius": 5.0},
         "privacy": {"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model"},
         "schedule": {"rounds": rounds, "passes": 1},
-        "trust": {"timeout": 120.0, **trust},
+        "trust": {"timeout": 600.0, **trust},
     }
 
 

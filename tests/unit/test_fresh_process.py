@@ -4,6 +4,8 @@ import math
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.core.importing import allowing, check_allowed
 from fedveil.federation.aggregator.turn import SiteRefused
-from fedveil.federation.carrying.fresh_process import FreshProcess, WorkFailed
+from fedveil.federation.carrying.fresh_process import TURNS, FreshProcess, WorkFailed
 from fedveil.federation.site.guard import Terms
 from fedveil.ledger.books import Ledger
 from unit.federations import SITES, Trial, study
@@ -84,6 +86,22 @@ def test_a_request_to_stop_is_for_the_guard_alone(fresh: FreshProcess) -> None:
     os.kill(process, signal.SIGTERM)
     os.kill(process, signal.SIGINT)
     assert fresh(os.getpid) == process
+
+
+def test_in_a_trial_as_many_work_at_once_as_there_are_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TURNS, str(tmp_path))
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        busy = [stack.enter_context(FreshProcess()) for _ in range(os.cpu_count() or 1)]
+        assert len({one(os.getpid) for one in busy}) == len(busy)
+        late = stack.enter_context(FreshProcess())
+        waits = pool.submit(late, os.getpid)
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.5)
+        for one in busy:
+            one.rest()
+        assert waits.result(timeout=60) not in (None, os.getpid())
 
 
 def test_guards_charge_the_same_and_release_the_same(tmp_path: Path, fresh: FreshProcess) -> None:

@@ -7,22 +7,25 @@ errors keep their kind and their sentence; if it ends without an answer, that is
 ``python -m fedveil.federation.carrying.fresh_process`` is that process.
 """
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, final
+from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, final
 
 from fedveil.core.errors import FedveilError
 from fedveil.core.importing import allowed_now, allowing
 from fedveil.federation.carrying.processes import PARENT, end_with_parent
 
+TURNS: Final = "FEDVEIL_TURNS"  # in the environment: a folder of locks, where many sites of a trial share a machine
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -113,9 +116,24 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a user's code prints is no answer
-    for line in sys.stdin:
-        answers.write(json.dumps(_answered(json.loads(line))) + "\n")
-        answers.flush()
+    with ExitStack() as turn:
+        for line in sys.stdin:
+            _wait_for(turn)
+            answers.write(json.dumps(_answered(json.loads(line))) + "\n")
+            answers.flush()
+
+
+def _wait_for(turn: ExitStack) -> None:
+    """Wait for a turn and keep it: in a trial as many work at once as there are processors, each in much memory."""
+    folder = os.environ.pop(TURNS, None)
+    if folder is None:
+        return
+    places = [turn.enter_context((Path(folder) / f"{place}.turn").open("w")) for place in range(os.cpu_count() or 1)]
+    for one in places:
+        with suppress(BlockingIOError):
+            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+    fcntl.flock(places[os.getpid() % len(places)], fcntl.LOCK_EX)
 
 
 def _answered(asked: dict[str, Any]) -> dict[str, Any]:
