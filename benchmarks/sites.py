@@ -155,8 +155,8 @@ def simulated(folder: Path, records: Records, gone: frozenset[int] = frozenset()
 
 
 @contextmanager
-def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[], None]]:
-    """Give what halts a site, as a machine does that is cut off: nothing is closed, and nobody is told."""
+def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[int], None]]:
+    """Give what halts and wakes a site, as a machine that is cut off: nothing is closed, and nobody is told."""
     pids = [pid for one in (network.guards[site], network.nodes[site]) for pid in family(one.process.pid)]
 
     def everywhere(number: int) -> None:
@@ -164,7 +164,7 @@ def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[], None]]:
             os.kill(pid, number)
 
     try:
-        yield lambda: everywhere(signal.SIGSTOP)
+        yield everywhere
     finally:
         everywhere(signal.SIGCONT)
 
@@ -185,11 +185,11 @@ def measure(
         times.append(time.monotonic())
         if len(times) in (first, rounds):
             spent.append(cpu_seconds(everyone))
-        if lose is not None and len(times) == LOST:
-            halt()
+        if lose is not None and len(times) in (LOST, rounds):  # the end of the run waits for every site
+            send(signal.SIGSTOP if len(times) == LOST else signal.SIGCONT)
 
     with network.carrier() as carrier, ExitStack() as stack:
-        halt = (lambda: None) if lose is None else stack.enter_context(halting(network, lose))
+        send = (lambda _: None) if lose is None else stack.enter_context(halting(network, lose))
         counted = Counted(carrier)
         found = study_of(study(trust, rounds), base=Path(), data_given=True)
         federated(found, out, network.deployment, counted, Held(), watch=watch)

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class WorkFailed(FedveilError):
-    """A fresh process has ended without an answer, or its code has failed."""
+    """A fresh process has ended without an answer."""
 
 
 class Work(Protocol):
