@@ -134,7 +134,10 @@ def megabytes(pids: list[int], key: str = "Pss") -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the rounds of one run took; ``longest``: of all, the one in which a site was lost among them."""
+    """What the rounds of one run took; ``longest``: of all, the one in which a site was lost among them.
+
+    Memory is that of a guard and its node after the last round.
+    """
 
     seconds: float
     longest: float
@@ -178,6 +181,8 @@ def measure(
     """
     times: list[float] = []
     spent: list[float] = []
+    held: list[float] = []
+    sites, count = pids_of(network), len(network.guards)
     everyone = [os.getpid(), *(pid for one in network.processes.started for pid in family(one.process.pid))]
     first = 1 if lose is None else LOST + 1
 
@@ -185,6 +190,8 @@ def measure(
         times.append(time.monotonic())
         if len(times) in (first, rounds):
             spent.append(cpu_seconds(everyone))
+        if len(times) == rounds:
+            held.extend(megabytes(sites, key) / count for key in ("Pss", "Rss"))
         if lose is not None and len(times) in (LOST, rounds):  # the end of the run waits for every site
             send(signal.SIGSTOP if len(times) == LOST else signal.SIGCONT)
 
@@ -193,13 +200,12 @@ def measure(
         counted = Counted(carrier)
         found = study_of(study(trust, rounds), base=Path(), data_given=True)
         federated(found, out, network.deployment, counted, Held(), watch=watch)
-    sites, count = pids_of(network), len(network.guards)
     return Measured(
         seconds=median(np.diff(times[first - 1 :])),
         longest=max(np.diff(times)),
         cpu=(spent[-1] - spent[0]) / (len(times) - first),
-        site_megabytes=megabytes(sites) / count,
-        resident_megabytes=megabytes(sites, "Rss") / count,
+        site_megabytes=held[0],
+        resident_megabytes=held[1],
         bytes_a_round=(counted.sent + counted.received) / rounds,
     )
 
