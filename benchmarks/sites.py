@@ -71,12 +71,12 @@ class Counted:
         return found
 
 
-def records_of(clients: int, features: int = 30) -> Records:
-    """Records of so many clients, twenty of each, in the unit ball."""
+def records_of(clients: int, features: int = 30, each: int = 20) -> Records:
+    """Records of so many clients, so many of each, in the unit ball."""
     generator = np.random.default_rng(0)
-    rows = generator.normal(size=(20 * clients, features))
+    rows = generator.normal(size=(each * clients, features))
     rows /= 1.01 * np.linalg.norm(rows, axis=1)[:, None]
-    owner = np.repeat(np.arange(clients), 20).astype(np.int64)
+    owner = np.repeat(np.arange(clients), each).astype(np.int64)
     return Records(features=rows, targets=(rows[:, 0] > 0) * 1.0, owner=owner, clients=clients, bound=1.0, classes=2)
 
 
@@ -292,7 +292,7 @@ def rows_of(count: int) -> list[Row]:
 
 def whole_run(trust: Mapping[str, Any], rounds: int, bar: float, count: int = SITES[0]) -> Row:
     """A single run of so many rounds, from the start of all processes to the released model."""
-    records = records_of(2 * count)
+    records = records_of(2 * count, each=max(20, rounds // count))  # a round needs a record
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         began = time.monotonic()
