@@ -1,13 +1,14 @@
 """What a round costs across real sites: seconds, CPU seconds, memory and bytes, for 3, 10, 25 and 50 sites.
 
 Every site is a guard and a node of its own, over TLS, on this machine; CPU seconds are those of all processes together.
-``python -m benchmarks.sites 3 10`` measures these numbers of sites alone.
+Every model is compared with that of a simulation. ``python -m benchmarks.sites 3 10`` measures these numbers of sites
+alone; ``--masked 64`` and ``--open 1200`` are single runs of so many rounds, with the start of all processes.
 """
 
+import argparse
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -23,17 +24,27 @@ import numpy as np
 
 from benchmarks import Row
 from fedveil.data.records import Records
+from fedveil.engine.train import train
 from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.post import Carrier
+from fedveil.federation.carrying.trial import deal_clients
 from fedveil.federation.flower.local import LocalNetwork, local_network
 from fedveil.federation.site.socket import listening
 from fedveil.jobs.remote import federated
+from fedveil.noise.entropy import Entropy
+from fedveil.planning.plan import read_plan
 from fedveil.planning.study import study_of
 from fedveil.wire import frames
 
 ROUNDS = 16
 SITES = (3, 10, 25, 50)
 LOST = 5  # after this round a site is halted where the rounds without it are measured
+SEED = 1
+OPEN: Mapping[str, Any] = {"server": "trusted"}
+MASKED: Mapping[str, Any] = {"server": "secure-aggregation", "dropouts": 0}
+TOLERANT: Mapping[str, Any] = {"server": "secure-aggregation", "dropouts": 2}
+MEGABYTES = 60.0  # of a site
+A_MINUTE = 20  # rounds, at the largest number of sites
 GUARD = ["--accept", "any", "--trials"]  # one person is all the operators
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -60,23 +71,23 @@ class Counted:
         return found
 
 
-def records_of(clients: int, features: int = 30) -> Records:
-    """Records of so many clients, twenty of each, in the unit ball."""
+def records_of(clients: int, features: int = 30, each: int = 20) -> Records:
+    """Records of so many clients, so many of each, in the unit ball."""
     generator = np.random.default_rng(0)
-    rows = generator.normal(size=(20 * clients, features))
+    rows = generator.normal(size=(each * clients, features))
     rows /= 1.01 * np.linalg.norm(rows, axis=1)[:, None]
-    owner = np.repeat(np.arange(clients), 20).astype(np.int64)
+    owner = np.repeat(np.arange(clients), each).astype(np.int64)
     return Records(features=rows, targets=(rows[:, 0] > 0) * 1.0, owner=owner, clients=clients, bound=1.0, classes=2)
 
 
 def study(trust: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
     """A linear model of 31 parameters."""
     return {
-        "study": {"seed": 1},
+        "study": {"seed": SEED},
         "model": {"kind": "logistic", "radius": 5.0},
         "privacy": {"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out", "adversary": "every-model"},
         "schedule": {"rounds": rounds, "passes": 1},
-        "trust": {"timeout": 120.0, **trust},
+        "trust": {"timeout": 600.0, **trust},
     }
 
 
@@ -123,7 +134,10 @@ def megabytes(pids: list[int], key: str = "Pss") -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the rounds of one run took; ``longest``: of all, the one in which a site was lost among them."""
+    """What the rounds of one run took; ``longest``: of all, the one in which a site was lost among them.
+
+    Memory is that of a guard and its node after the last round.
+    """
 
     seconds: float
     longest: float
@@ -133,9 +147,19 @@ class Measured:
     bytes_a_round: float
 
 
+def simulated(folder: Path, records: Records, gone: frozenset[int] = frozenset()) -> bool:
+    """Whether a run released the model of the same plan in one process; ``gone``: clients that were lost in the run."""
+    plan = read_plan((folder / "plan.toml").read_text(encoding="utf-8"))
+    model = train(
+        plan, records, Entropy.from_seed(SEED), fails=lambda turn, client: turn >= LOST and client in gone
+    ).model
+    with np.load(folder / "model.npz") as arrays:
+        return bool(arrays["parameters"].tobytes() == model.tobytes())
+
+
 @contextmanager
-def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[], None]]:
-    """Give what halts a site, as a machine does that is cut off: nothing is closed, and nobody is told."""
+def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[int], None]]:
+    """Give what halts and wakes a site, as a machine that is cut off: nothing is closed, and nobody is told."""
     pids = [pid for one in (network.guards[site], network.nodes[site]) for pid in family(one.process.pid)]
 
     def everywhere(number: int) -> None:
@@ -143,7 +167,7 @@ def halting(network: LocalNetwork, site: str) -> Iterator[Callable[[], None]]:
             os.kill(pid, number)
 
     try:
-        yield lambda: everywhere(signal.SIGSTOP)
+        yield everywhere
     finally:
         everywhere(signal.SIGCONT)
 
@@ -157,6 +181,8 @@ def measure(
     """
     times: list[float] = []
     spent: list[float] = []
+    held: list[float] = []
+    sites, count = pids_of(network), len(network.guards)
     everyone = [os.getpid(), *(pid for one in network.processes.started for pid in family(one.process.pid))]
     first = 1 if lose is None else LOST + 1
 
@@ -164,26 +190,29 @@ def measure(
         times.append(time.monotonic())
         if len(times) in (first, rounds):
             spent.append(cpu_seconds(everyone))
-        if lose is not None and len(times) == LOST:
-            halt()
+        if len(times) == rounds:
+            held.extend(megabytes(sites, key) / count for key in ("Pss", "Rss"))
+        if lose is not None and len(times) in (LOST, rounds):  # the end of the run waits for every site
+            send(signal.SIGSTOP if len(times) == LOST else signal.SIGCONT)
 
     with network.carrier() as carrier, ExitStack() as stack:
-        halt = (lambda: None) if lose is None else stack.enter_context(halting(network, lose))
+        send = (lambda _: None) if lose is None else stack.enter_context(halting(network, lose))
         counted = Counted(carrier)
         found = study_of(study(trust, rounds), base=Path(), data_given=True)
         federated(found, out, network.deployment, counted, Held(), watch=watch)
-    sites = [
-        pid for kind in (network.guards, network.nodes) for one in kind.values() for pid in family(one.process.pid)
-    ]
-    count = len(network.guards)
     return Measured(
         seconds=median(np.diff(times[first - 1 :])),
         longest=max(np.diff(times)),
         cpu=(spent[-1] - spent[0]) / (len(times) - first),
-        site_megabytes=megabytes(sites) / count,
-        resident_megabytes=megabytes(sites, "Rss") / count,
+        site_megabytes=held[0],
+        resident_megabytes=held[1],
         bytes_a_round=(counted.sent + counted.received) / rounds,
     )
+
+
+def pids_of(network: LocalNetwork) -> list[int]:
+    """All processes of all sites."""
+    return [pid for kind in (network.guards, network.nodes) for one in kind.values() for pid in family(one.process.pid)]
 
 
 def bare_round(network: LocalNetwork, count: int = 20) -> float:
@@ -215,39 +244,85 @@ def echo(door: socket.socket) -> None:
                 frames.send(connection, frames.receive(connection))
 
 
-def run(sites: tuple[int, ...] = SITES) -> list[Row]:
-    """Measure open and masked rounds, and the bare exchange below them."""
-    rows = []
-    for count in sites:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            began = time.monotonic()
-            with local_network(
-                records_of(2 * count), count, folder / "files", folder / "sites", datetime.now(UTC), GUARD
-            ) as network:
-                ready = time.monotonic() - began
-                opened = measure(network, folder / "open", {"server": "trusted"})
-                masked = measure(network, folder / "masked", {"server": "secure-aggregation", "dropouts": 0})
-                tolerant = measure(network, folder / "tolerant", {"server": "secure-aggregation", "dropouts": 2})
-                trust = {"server": "secure-aggregation", "dropouts": 2}
-                lost = measure(network, folder / "lost", trust, lose=sorted(network.guards)[-1])
-                floor = bare_round(network)
-        for label, one, bar in (
-            ("open", opened, 0.25),
-            ("masked", masked, 1.3 * opened.seconds),
-            ("masked, a site may be missing", tolerant, 2.2 * opened.seconds),
-            ("masked, a site is missing", lost, 2.2 * opened.seconds),
-        ):
-            detail = (
-                f"{one.seconds:.3f} s, {one.cpu:.3f} CPU s, the longest {one.longest:.2f} s; "
-                f"a site {one.site_megabytes:.0f} MB of its own, "
-                f"{one.resident_megabytes:.0f} MB resident; {one.bytes_a_round:.0f} bytes; "
-                f"a bare exchange {floor:.3f} s; ready after {ready:.1f} s"
+def rows_of(count: int) -> list[Row]:
+    """Open and masked rounds of so many sites, with the bare exchange below them, and what a site takes."""
+    records = records_of(2 * count)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        began = time.monotonic()
+        with local_network(records, count, folder / "files", folder / "sites", datetime.now(UTC), GUARD) as network:
+            ready, start = time.monotonic() - began, cpu_seconds(pids_of(network)) / count
+            last = sorted(network.guards)[-1]
+            away = frozenset(deal_clients(2 * count, tuple(network.guards))[last].tolist())
+            opened = measure(network, folder / "open", OPEN)
+            masked = measure(network, folder / "masked", MASKED)
+            tolerant = measure(network, folder / "tolerant", TOLERANT)
+            lost = measure(network, folder / "lost", TOLERANT, lose=last)
+            floor = bare_round(network)
+        same = [simulated(folder / one, records) for one in ("open", "masked", "tolerant")]
+        same.append(simulated(folder / "lost", records, away))
+    few = count == SITES[0]
+    bar = 0.25 if few else 60.0 / A_MINUTE
+    rows = [
+        row
+        for label, one, most, as_simulated in (
+            ("open", opened, bar, same[0]),
+            ("masked", masked, 1.3 * opened.seconds if few else bar, same[1]),
+            ("masked, a site may be missing", tolerant, 2.2 * opened.seconds if few else bar, same[2]),
+            ("masked, a site is missing", lost, 2.2 * opened.seconds if few else bar, same[3]),
+        )
+        for row in [
+            Row(
+                f"sites: a round in seconds, {label}, {count} sites",
+                most,
+                one.seconds if as_simulated else float("inf"),
+                f"{one.seconds:.3f} s, {one.seconds / masked.seconds:.2f} masked rounds, {one.cpu:.3f} CPU s, "
+                f"the longest {one.longest:.2f} s; {one.bytes_a_round:.0f} bytes; "
+                f"{'the bits of the simulation' if as_simulated else 'OTHER BITS than the simulation'}; "
+                f"a bare exchange {floor:.3f} s; ready after {ready:.1f} s",
             )
-            rows.append(Row(f"sites: a round in seconds, {label}, {count} sites", bar, one.seconds, detail))
+        ]
+    ]
+    size = max(one.site_megabytes for one in (opened, masked, tolerant))
+    resident = max(one.resident_megabytes for one in (opened, masked, tolerant))
+    rows.append(Row(f"sites: megabytes of a site, {count} sites", MEGABYTES, size, f"{resident:.0f} MB resident"))
+    rows.append(Row(f"sites: CPU seconds in which a site starts, {count} sites", 3.0, start))
     return rows
 
 
+def whole_run(trust: Mapping[str, Any], rounds: int, bar: float, count: int = SITES[0]) -> Row:
+    """A single run of so many rounds, from the start of all processes to the released model."""
+    records = records_of(2 * count, each=max(20, rounds // count))  # a round needs a record
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        began = time.monotonic()
+        with local_network(records, count, folder / "files", folder / "sites", datetime.now(UTC), GUARD) as network:
+            found = measure(network, folder / "run", trust, rounds)
+            seconds = time.monotonic() - began
+        same = simulated(folder / "run", records)
+    label = f"sites: seconds of {rounds} rounds with start, {trust['server']}, {count} sites"
+    detail = f"{found.seconds:.3f} s a round; {'the bits of the simulation' if same else 'OTHER BITS'}"
+    return Row(label, bar, seconds if same else float("inf"), detail)
+
+
+def run(sites: tuple[int, ...] = SITES, masked: int = 64, opened: int = 1200) -> list[Row]:
+    """Measure rounds at each number of sites, and two whole runs at three; none where ``masked`` or ``opened`` is 0."""
+    rows = [row for count in sites for row in rows_of(count)]
+    rows += [whole_run(MASKED, masked, 30.0)] if masked else []
+    rows += [whole_run(OPEN, opened, 360.0)] if opened else []
+    return rows
+
+
+def main() -> None:
+    """The use above."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sites", nargs="*", type=int)
+    parser.add_argument("--masked", type=int, default=0)
+    parser.add_argument("--open", type=int, default=0)
+    asked = parser.parse_args()
+    for row in run(tuple(asked.sites), asked.masked, asked.open):
+        print(f"{row.name}: {row.measured:.3f} (bar {row.bar:.3f}) {row.detail}", flush=True)
+
+
 if __name__ == "__main__":
-    for row in run(tuple(map(int, sys.argv[1:])) or SITES):
-        print(row)
+    main()

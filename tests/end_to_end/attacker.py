@@ -4,7 +4,8 @@ import socket
 import ssl
 from pathlib import Path
 
-from fedveil.federation.flower.network import Link, flwr, write_connection
+from fedveil.federation.flower.channel import Link
+from fedveil.federation.flower.network import flwr, write_connection
 
 PROJECT = """[build-system]
 requires = ["hatchling"]

@@ -12,7 +12,7 @@ from flower_trials import knock
 
 from fedveil.federation.aggregator.post import Answer, Carrier
 from fedveil.federation.agreements import part_in
-from fedveil.federation.deploy.files import read_site
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.sums.masks.amortised import MaskedPart
 from fedveil.wire.content import Content

@@ -38,7 +38,8 @@ from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.relay import RelayLost
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place
-from fedveil.federation.deploy.files import Wanted, read_site, site_folders, write_deployment
+from fedveil.federation.deploy.files import Wanted, site_folders, write_deployment
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.federation.flower.network import start_node
 from fedveil.federation.site.state import load_state
@@ -80,7 +81,10 @@ def seen(network: LocalNetwork, elsewhere: Path, tmp_path_factory: pytest.TempPa
 def test_an_aggregator_killed_twice_ends_with_the_bits_of_the_simulation(
     network: LocalNetwork, records: Records, tmp_path: Path
 ) -> None:
-    """Killed between charge and broadcast, and after a broadcast; then every record certifies, and nothing leaked."""
+    """Killed between charge and broadcast, and after a broadcast; then every record certifies, and nothing leaked.
+
+    And the sites, which have worked out what it costs, hold little memory.
+    """
     study, out = tmp_path / "study.toml", tmp_path / "out"
     study.write_text(text())
 
@@ -113,6 +117,19 @@ def test_an_aggregator_killed_twice_ends_with_the_bits_of_the_simulation(
         assert (folder / "model.npz").read_bytes() == (out / "model.npz").read_bytes()
     homes = [network.folder, out / "private" / "flower", tmp_path / "home"]  # also what Flower's commands wrote
     assert leaks(homes, [*models, *updates(out, records)]) == []
+    check_light(network)
+
+
+def check_light(network: LocalNetwork) -> None:
+    """A guard that has agreed to a plan has not loaded what accounting needs; a node, neither arrays nor Flower."""
+    for site in network.deployment.cards:
+        guard, node = (Path("/proc") / str(one[site].process.pid) for one in (network.guards, network.nodes))
+        loaded = (guard / "maps").read_text()
+        assert "numpy" in loaded
+        assert not [part for part in ("fft", "optimize", "stats", "linalg") if f"scipy/{part}/" in loaded]
+        assert not [part for part in ("numpy", "scipy", "pyarrow", "grpc") if part in (node / "maps").read_text()]
+        own = [line for one in (guard, node) for line in (one / "smaps_rollup").read_text().splitlines()]
+        assert sum(int(line.split()[1]) for line in own if line.startswith("Private_Dirty:")) < 70 * 1024
 
 
 def run_of(out: Path) -> str:

@@ -26,8 +26,9 @@ from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.deploy.certificates import make_node_key
 from fedveil.federation.deploy.check import check_place
 from fedveil.federation.deploy.files import FLEET
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.local import LocalNetwork
-from fedveil.federation.flower.network import FlowerFailed, Link, start_node
+from fedveil.federation.flower.network import FlowerFailed, start_node
 from fedveil.jobs.remote import federated
 from fedveil.planning.study import read_study_without_data
 

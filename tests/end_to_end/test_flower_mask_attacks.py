@@ -35,7 +35,7 @@ from fedveil.federation.aggregator.consortium import Held
 from fedveil.federation.aggregator.post import Carrier
 from fedveil.federation.aggregator.turn import reason
 from fedveil.federation.agreements import named_blocks, roster_of, run_bytes, setting_of
-from fedveil.federation.deploy.files import read_site
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.flower.local import LocalNetwork
 from fedveil.jobs.remote import federated
 from fedveil.planning.plan import read_plan

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedveil.federation.agreements import parameters_of, public_of
-from fedveil.federation.deploy.files import read_deployment, read_holder
+from fedveil.federation.deploy.files import read_deployment
+from fedveil.federation.deploy.own_keys import read_holder
 from fedveil.planning.plan import write_plan
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.roles import Encryptor

@@ -11,7 +11,7 @@ from wards import Command
 from fedveil import plan_study
 from fedveil.ledger.budget import Cost
 from fedveil.ledger.costs import Charged, composed
-from fedveil.ledger.place import costs_of
+from fedveil.ledger.transaction import costs_of
 from fedveil.privacy.target import Target
 from fedveil.stages.profile.request import Sizes, profile_plan
 

@@ -10,7 +10,7 @@ from fedveil.accounting.compare import account_for
 from fedveil.ledger.books import check, settle_cap
 from fedveil.ledger.budget import Cap, CapExceeded, Cost
 from fedveil.ledger.costs import Charged, together
-from fedveil.ledger.place import costs_of
+from fedveil.ledger.transaction import costs_of
 from fedveil.planning.plan import Plan, write_plan
 from fedveil.planning.promises import promise, promise_at
 from fedveil.privacy.mechanism import ApproximateDP, Compose, Gaussian, Mechanism, Repeat

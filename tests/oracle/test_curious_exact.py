@@ -12,8 +12,9 @@ from chains import theta
 from scipy.special import ndtr
 from scipy.stats import hypergeom
 
-from fedveil.accounting.curious import Participation, curious_bounds
+from fedveil.accounting.curious import curious_bounds
 from fedveil.accounting.hidden import rounds_of
+from fedveil.accounting.participation import Participation
 from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import LastIterate
 from fedveil.theory.shift import uses_mu

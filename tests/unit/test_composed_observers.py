@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedveil.accounting.curious import Participation, sampled_views
+from fedveil.accounting.curious import sampled_views
 from fedveil.accounting.evaluator import epsilon_of
+from fedveil.accounting.participation import Participation
 from fedveil.accounting.profile import composed
 from fedveil.privacy.mechanism import Gaussian, LastIterate
 from fedveil.theory.concentrated import gaussian_epsilon

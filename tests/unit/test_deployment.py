@@ -11,15 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedveil.federation.deploy.check import check_place
-from fedveil.federation.deploy.files import (
-    Wanted,
-    read_deployment,
-    read_holder,
-    read_peers,
-    read_site,
-    rekey,
-    write_deployment,
-)
+from fedveil.federation.deploy.files import Wanted, read_deployment, rekey, write_deployment
+from fedveil.federation.deploy.own_keys import read_holder, read_peers, read_site
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

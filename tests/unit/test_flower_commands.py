@@ -8,8 +8,9 @@ import pytest
 
 from fedveil.core.errors import NotAvailable
 from fedveil.federation.carrying.processes import Processes, free_port
-from fedveil.federation.flower.network import FlowerFailed, Link, register, start_link, write_connection
-from fedveil.federation.flower.node import run_flower_node
+from fedveil.federation.flower.channel import Link
+from fedveil.federation.flower.flower_node import run_flower_node
+from fedveil.federation.flower.network import FlowerFailed, register, start_link, write_connection
 
 
 @pytest.fixture

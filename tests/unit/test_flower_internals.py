@@ -21,6 +21,7 @@ import pytest
 
 from fedveil.core.errors import NotAvailable
 from fedveil.federation.flower import internals
+from fedveil.federation.flower.flower_node import supernode_program
 from fedveil.federation.flower.internals import (
     TRIED,
     AdaptiveSleep,
@@ -34,7 +35,6 @@ from fedveil.federation.flower.internals import (
     shorten_pauses,
     untried_warning,
 )
-from fedveil.federation.flower.node import supernode_program
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}

@@ -14,7 +14,7 @@ from fedveil.accounting.compare import account_for
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
 from fedveil.data.row_rule import Labels
-from fedveil.engine.run import evaluator_of
+from fedveil.engine.evaluator import evaluator_of
 from fedveil.engine.study import evaluated
 from fedveil.jobs.local import plan_study
 from fedveil.noise.entropy import Entropy

@@ -13,7 +13,7 @@ from fedveil.federation.site.guard import Terms
 from fedveil.ledger.books import ORDERS, epsilon_of, total_spent
 from fedveil.ledger.budget import Cap
 from fedveil.ledger.costs import Charged
-from fedveil.ledger.place import costs_of
+from fedveil.ledger.transaction import costs_of
 from fedveil.planning.plan import Plan, write_plan
 from unit.federations import Trial, study
 from unit.plans import some_records

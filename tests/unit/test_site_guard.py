@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.fft import rfft
 
 from fedveil.certificate.certify import certify, differences
 from fedveil.federation.aggregator.turn import SiteRefused
 from fedveil.federation.site.guard import Terms
-from fedveil.federation.site.record import forget_computed
 from fedveil.federation.site.stages import SiteStages
 from fedveil.ledger.books import Ledger
 from fedveil.planning.plan import write_plan
@@ -243,20 +241,3 @@ def test_a_damaged_memory_stops_the_run_here(trial: Trial) -> None:
     _, content = asked_last(trial)
     with pytest.raises(ValueError, match="memory"):
         ask(trial, run, "step", 1, content)
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says how much memory is used")
-def test_a_guard_that_has_accounted_gives_back_the_tables_of_its_transforms() -> None:
-    """SciPy keeps those of 16 lengths, whatever their size: a hundred megabytes after some plans."""
-
-    def own() -> int:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) // 1024
-
-    forget_computed()
-    before = own()
-    for length in (2**21, 3 * 2**19, 5 * 2**18):
-        rfft(np.zeros(length))
-    assert own() > before + 16  # the tables; the numbers themselves are gone
-    forget_computed()
-    assert own() < before + 8

@@ -12,7 +12,7 @@ import pytest
 
 from fedveil.core.errors import TooFewSurvivors
 from fedveil.data.records import Records
-from fedveil.engine.run import evaluator_of
+from fedveil.engine.evaluator import evaluator_of
 from fedveil.engine.train import train
 from fedveil.federation.aggregator.across import Across
 from fedveil.federation.agreements import spans

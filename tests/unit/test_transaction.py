@@ -16,7 +16,7 @@ from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, CapExceeded
 from fedveil.ledger.costs import charged, cost_of, covered
 from fedveil.ledger.odometer import observers, runs_of
-from fedveil.ledger.place import Transaction, costs_of
+from fedveil.ledger.transaction import Transaction, costs_of
 from fedveil.planning.plan import HeldOutRecords, Plan, read_plan, write_plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from unit.books import data

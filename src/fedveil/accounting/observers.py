@@ -5,7 +5,7 @@ Theory page: observers.md.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -21,12 +21,13 @@ from fedveil.accounting.curious import (
     sampled_views_of_shares,
     secret_from_client,
 )
-from fedveil.accounting.curious import Participation as Participation
 from fedveil.accounting.evaluator import Evaluator, bound_of, least_of, withdrawn
 from fedveil.accounting.hidden import per_round
 from fedveil.accounting.last_iterate import evaluators
+from fedveil.accounting.participation import Participation as Participation
+from fedveil.accounting.participation import Shares as Shares
 from fedveil.accounting.sampled import least_epsilon
-from fedveil.core.errors import CannotCertify, require
+from fedveil.core.errors import require
 from fedveil.core.values import Vector, number
 from fedveil.privacy.guarantee import Adversary, Answer, Neighbours
 from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
@@ -198,53 +199,6 @@ def _summed(run: LastIterate, who: Participation) -> Sequence[Evaluator]:
 #
 # The planned noise of a round is made up by the shares of the honest clients that surely answer; any more is extra.
 # Theory page: noise-shares.md.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Who shares the noise of a round: ``cohort`` clients, one number or one for each round of a pass.
-
-    ``dropouts`` of them may be missing, and ``colluders`` may tell the server what they added. ``everyone``: all
-    clients take part in every round, and so are sent every model. ``opened``: clients see every sum; ``named``: they
-    learn who else is in their rounds. ``together``: clients of one site, which look together.
-    """
-
-    cohort: int | tuple[int, ...]
-    dropouts: int = 0
-    colluders: int = 0
-    everyone: bool
-    opened: bool = False
-    named: bool = False
-    together: int = 1
-
-    def __post_init__(self) -> None:
-        sizes = self.cohort if isinstance(self.cohort, tuple) else (self.cohort,)
-        require(len(sizes) >= 1 and min(sizes) >= 1, "Shares.cohort", "be at least 1", self.cohort)
-        for name in ("dropouts", "colluders"):
-            require(getattr(self, name) >= 0, f"Shares.{name}", "be non-negative", getattr(self, name))
-        require(self.together >= 1, "Shares.together", "be at least 1", self.together)
-
-    @property
-    def steady(self) -> bool:
-        """True if the number of answers in a round cannot depend on which clients were dealt into it."""
-        return self.everyone or self.dropouts == 0
-
-    def honest(self, run: LastIterate) -> Vector:
-        """Return the number of honest clients that surely answer, in each round."""
-        result = per_round(self.cohort, run) - self.dropouts - self.colluders
-        if not bool(np.all(result >= 1)):
-            missing = f"{self.dropouts} dropouts and {self.colluders} colluders"
-            raise CannotCertify(f"a round of {per_round(self.cohort, run).min():g} clients tolerates no {missing}")
-        return result
-
-    def beside(self, run: LastIterate) -> Vector:
-        """Return the share of each round's planned variance that a site with clients in it does not know.
-
-        Besides its clients at least the victim answers, and no fewer than ``cohort - dropouts`` in all; what exceeds
-        the plan is not counted.
-        """
-        honest = self.honest(run)
-        return np.minimum(1.0, np.maximum(honest + self.colluders - self.together, 1.0) / honest)
 
 
 def observe_shares(

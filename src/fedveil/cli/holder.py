@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from fedveil.cli.plan_page import page
-from fedveil.cli.serving import say, stop_requests
+from fedveil.cli.serving import page_of
 from fedveil.cli.show import Json, show
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import private_folder, sole_use
-from fedveil.federation.agreements import KEY_FILE
-from fedveil.federation.deploy.files import read_site
+from fedveil.federation.agreements import KEY_FILE, Carried
+from fedveil.federation.carrying.fresh_process import FreshProcess
+from fedveil.federation.carrying.serving import say, stop_requests
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.site.key_holder import KeyHolder
 from fedveil.federation.site.record import World, clear_records
 from fedveil.federation.site.socket import listening, serve
@@ -39,7 +40,7 @@ def keyholder(
         folder=records.absolute(),
         accept=frozenset(accept or ()),
         world=World(os.urandom, lambda: datetime.now(UTC)),
-        show=lambda plan: say(page(plan)),
+        show=_show,
         modules=frozenset(module or ()),
     )
     stopped = stop_requests()
@@ -48,6 +49,11 @@ def keyholder(
         say(f"{identity.name}: listening for {aggregator.name}")
         serve(door, holder, say, lambda: bool(stopped))
     show({"key_holder": identity.name, "stopped": True}, as_json, lambda: None)
+
+
+def _show(plan: Carried) -> None:
+    with FreshProcess() as fresh:
+        say(fresh(page_of, plan.text()))
 
 
 def register(app: typer.Typer) -> None:

@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedveil.cli.serving import say, stop_requests
-from fedveil.cli.show import Json, show
+from fedveil.cli.serving import go_on_as
+from fedveil.cli.show import Json
 from fedveil.core.errors import require
-from fedveil.federation.flower.network import Link
-from fedveil.federation.flower.node import run_node
 
 
 def node(
@@ -23,12 +21,12 @@ def node(
     """Connect a site to the link: carries sealed envelopes to the guard and back, and runs no uploaded code."""
     host, _, port = superlink.rpartition(":")
     require(bool(host) and port.isdigit(), "--superlink", "be HOST:PORT", superlink)
-    link = Link(name="link", host=host, port=int(port), authority=authority or key.parent / "authority.pem")
-    for path in (key, link.authority):
+    authority = authority or key.parent / "authority.pem"
+    for path in (key, authority):
         require(path.exists(), "The node", f"find {path.name}", str(path))
-    stopped = stop_requests()
-    run_node(link, key, socket.absolute(), patience, lambda: bool(stopped), say)
-    show({"stopped": True}, as_json, lambda: None)
+    shown = ["--json"] if as_json else []
+    words = (host, port, str(authority), str(key), str(socket.absolute()), str(patience), *shown)
+    go_on_as("fedveil.federation.flower.node", *words)
 
 
 def register(app: typer.Typer) -> None:

@@ -4,8 +4,7 @@ from fedveil.cli.show import rounded_up
 from fedveil.federation.agreements import Carried
 from fedveil.ledger.costs import cost_of
 from fedveil.planning.plan import Plan
-from fedveil.planning.promises import ADVERSARIES
-from fedveil.privacy.guarantee import finite_or_none
+from fedveil.privacy.guarantee import ADVERSARIES, finite_or_none
 from fedveil.stages.evaluate.words import fact_rows as evaluation_facts
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.prepare.request import fact_rows

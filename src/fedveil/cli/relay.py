@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from fedveil.cli.serving import say, stop_requests
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
+from fedveil.federation.carrying.serving import say, stop_requests
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.internals import untried_warning
-from fedveil.federation.flower.network import Link, check_installed
+from fedveil.federation.flower.network import check_installed
 from fedveil.federation.site.socket import listening
 
 

@@ -7,21 +7,20 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedveil.certificate.certify import certify_any
-from fedveil.cli.plan_page import page
-from fedveil.cli.serving import say, stop_requests
+from fedveil.cli.serving import give_memory_back, page_of
 from fedveil.cli.show import Json, show
 from fedveil.core.errors import require
 from fedveil.core.files import owners_folder
 from fedveil.engine.files import PUBLIC, private_folder, sole_use, write_atomically
-from fedveil.federation.deploy.files import read_holder, read_peers, read_site
+from fedveil.federation.carrying.fresh_process import FreshProcess
+from fedveil.federation.carrying.serving import say, stop_requests
+from fedveil.federation.deploy.own_keys import read_holder, read_peers, read_site
 from fedveil.federation.site.data import SiteData, read_site_data
 from fedveil.federation.site.guard import Guard, Site, Terms
-from fedveil.federation.site.record import World, clear_records, forget_computed
+from fedveil.federation.site.record import World, clear_records
 from fedveil.federation.site.socket import listening, serve
 from fedveil.ledger.books import Ledger
-from fedveil.planning.promises import ADVERSARIES
-from fedveil.privacy.guarantee import Neighbours, Unit
+from fedveil.privacy.guarantee import ADVERSARIES, Neighbours, Unit
 from fedveil.stages.prepare.notes import notes_for_rows
 from fedveil.version import __version__
 
@@ -47,6 +46,7 @@ def site(
     as_json: Json = False,
 ) -> None:
     """Guard a site's data: shows every plan before its first update, and answers only what it has accepted."""
+    give_memory_back()
     identity, aggregator = read_site(key)
     terms = Terms(
         accept=frozenset(accept or ()),
@@ -57,7 +57,7 @@ def site(
         modules=frozenset(module or ()),
     )
     owners_folder(records)
-    own, peers = read_site_data(data), read_peers(key)
+    own, peers, fresh = read_site_data(data), read_peers(key), FreshProcess()
     guard = Guard(
         site=Site(
             identity=identity,
@@ -68,11 +68,11 @@ def site(
             holder=read_holder(key),
         ),
         terms=terms,
-        world=World(os.urandom, lambda: datetime.now(UTC)),
-        show=lambda plan: say(page(plan)),
-        finished=_write_certificate,
+        world=World(os.urandom, lambda: datetime.now(UTC), fresh),
+        show=lambda plan: say(fresh(page_of, plan.text())),
+        finished=lambda folder: _write_certificate(folder, fresh),
         note=lambda text: say(f"for you alone: {text}"),
-        idle=forget_computed,
+        idle=fresh.rest,
     )
     for text in [*own.notes, *(notes_for_rows(own.records, own.rule) if own.cells is None else [])]:
         guard.note(text)
@@ -85,10 +85,17 @@ def site(
     show({"site": identity.name, "stopped": True}, as_json, lambda: None)
 
 
-def _write_certificate(folder: Path) -> None:
+def _write_certificate(folder: Path, fresh: FreshProcess) -> None:
     """Write the certificate from the site's own record."""
-    write_atomically(folder / "certificate.json", certify_any(folder, __version__).text().encode(), mode=PUBLIC)
+    write_atomically(folder / "certificate.json", fresh(certificate_of, str(folder)).encode(), mode=PUBLIC)
     say(f"the run has ended; its record: {folder}")
+
+
+def certificate_of(folder: str) -> str:
+    """Return the certificate of a run, from its folder; for a fresh process, since a guard never loads this code."""
+    from fedveil.certificate.certify import certify_any
+
+    return certify_any(Path(folder), __version__).text()
 
 
 def _check_data(ledger: Path, own: SiteData) -> None:

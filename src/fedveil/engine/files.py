@@ -1,6 +1,7 @@
 """The folder of a run: a private part that only its owner can read, used by one process at a time."""
 
 import fcntl
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ __all__ = [
     "private_folder",
     "sole_use",
     "write_atomically",
+    "write_notes",
 ]
+
+NOTES = "preparation_notes.json"  # in the private folder
 
 
 class FolderInUse(FedveilError):
@@ -88,3 +92,10 @@ def _lock(path: Path) -> int:
         os.close(handle)
         raise CannotWrite(why_not(path, 0, error)) from error
     return handle
+
+
+def write_notes(notes: list[str], private: Path) -> list[str]:
+    """Keep notes where only the data holder reads, and return them."""
+    text = json.dumps({"format": 1, "notes": notes}, indent=1) + "\n"
+    write_atomically(private / NOTES, text.encode())
+    return notes

@@ -23,7 +23,8 @@ from fedveil.engine.sums import check_ready
 from fedveil.engine.system import System
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.entry import Entry
-from fedveil.ledger.place import POINTER, Sited, Transaction, caps_of, moment, open_books
+from fedveil.ledger.place import POINTER, Sited, caps_of, open_books
+from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.planning.plan import AnyPlan, charged_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from fedveil.core.values import Indices, Vector
 from fedveil.data.load import Loaded
@@ -42,7 +42,7 @@ def centralised(model: ModelPlan, records: Records) -> Vector:
         return loss.value(w, records.features, records.targets) + l2 / 2 * float(w @ w), total / count + l2 * w
 
     first = np.zeros(loss.size(records.features.shape[1]))
-    result = minimize(value, first, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    result = scipy.optimize.minimize(value, first, jac=True, method="L-BFGS-B", options={"maxiter": 500})
     return np.asarray(result.x, dtype=np.float64)
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from fedveil.core.values import Indices, Vector
 from fedveil.data.records import Records
 from fedveil.data.row_rule import Labels
+from fedveil.engine.evaluator import evaluator_of
 from fedveil.engine.job import PLAN, Release
 from fedveil.engine.measure import published, to_json_value
 from fedveil.planning.plan import Plan
-from fedveil.stages.evaluate.evaluator import ModelEvaluator
 from fedveil.stages.measuring import Measures
 from fedveil.stages.prepare.columns import Columns, Outline, Words
 from fedveil.stages.prepare.learn import learn
@@ -152,11 +152,6 @@ _ACTS: Final[Mapping[str, Callable[[Plan, Data, Adder, Released], Any]]] = {
     "training": _train,
     "evaluation": evaluate,
 }
-
-
-def evaluator_of(plan: Plan, model: Vector) -> ModelEvaluator:
-    """Return what evaluates a model of this plan."""
-    return ModelEvaluator(plan.model.loss, model, plan.evaluation, plan.data, plan.target.unit, plan.trust)
 
 
 def release_of(

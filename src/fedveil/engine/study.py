@@ -3,7 +3,6 @@
 What the plan's preparation learns makes the rows that train; without one the rows are there from the start.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from fedveil.engine import coins
 from fedveil.engine.best_of import Trials, train_best
 from fedveil.engine.coins import Kept, check_commitment, settle_coins
 from fedveil.engine.ending import written_metrics
-from fedveil.engine.files import write_atomically
+from fedveil.engine.files import write_notes
 from fedveil.engine.held_out import ledgers_beside, note_of, planned_with
 from fedveil.engine.here import Here, KeptHere
 from fedveil.engine.job import PLAN, Bound, Job, Release, Started, conduct
@@ -45,7 +44,6 @@ from fedveil.stages.prepare.notes import notes_for_holder, notes_for_rows
 from fedveil.stages.prepare.request import PrepareRequest
 from fedveil.stages.prepare.shape import settle_shape, with_shape
 
-NOTES = "preparation_notes.json"  # in the private folder
 Opened = Loaded | Unprepared  # what a study's source holds: rows, or cells whose rule is to be learned
 
 
@@ -187,13 +185,6 @@ class CellsHere(_InThisProcess):
         train, present = self.found.train, self.found.present
         columns, targets = self.found.training_columns.rows(present), train.targets[present]
         return [*self.found.notes, *notes_for_holder(columns, targets, train, learned)]
-
-
-def write_notes(notes: list[str], private: Path) -> list[str]:
-    """Keep notes where only the data holder reads, and return them."""
-    text = json.dumps({"format": 1, "notes": notes}, indent=1) + "\n"
-    write_atomically(private / NOTES, text.encode())
-    return notes
 
 
 def conduct_study(

@@ -33,7 +33,8 @@ from fedveil.engine.study import learned_from, open_data, planned_for
 from fedveil.engine.train import train
 from fedveil.jobs.local import Given, Wanted, open_any_study
 from fedveil.ledger.budget import Cost
-from fedveil.ledger.place import Transaction, books_of, caps_of, costs_of, open_books
+from fedveil.ledger.place import books_of, caps_of, open_books
+from fedveil.ledger.transaction import Transaction, costs_of
 from fedveil.models.metrics import evaluate_classes, evaluate_numbers, majority, no_better, scores
 from fedveil.noise.entropy import Entropy
 from fedveil.planning.design import Planned, read_request

@@ -25,8 +25,9 @@ from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.aggregator.trace import STATUS, TIMELINE, RunStatus, Trace, typical_round
 from fedveil.federation.carrying.trial import TrialNetwork, deal_clients, site_names
 from fedveil.federation.deploy.files import INSIDE, Deployment, Engine, read_deployment
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.local import local_network
-from fedveil.federation.flower.network import Link, submit, write_app, write_connection
+from fedveil.federation.flower.network import submit, write_app, write_connection
 from fedveil.federation.nvflare.local import local_flare
 from fedveil.federation.site.data import same_clients
 from fedveil.jobs.local import ENDS, Result, Sign, Wanted, conclude, open_any_study, remember_study, signing_key

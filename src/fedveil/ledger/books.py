@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, final, get_args
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from fedveil.core.errors import BadValue, FedveilError, require
 from fedveil.ledger import store
@@ -100,7 +100,7 @@ def _divergence(law: LossLaw, order: float) -> Spent:
     losses, p = np.array(law.losses), np.array(law.p)
     outside = max(0.0, 1.0 - math.fsum(law.p)) + 1e-15  # a sum of floats may be off by this much
     seen = p > 0
-    moment = float(logsumexp(np.log(p[seen]) + (order - 1) * losses[seen]))
+    moment = float(scipy.special.logsumexp(np.log(p[seen]) + (order - 1) * losses[seen]))
     inside = order * math.log1p(-outside) if outside < 1 else -math.inf
     return Spent(max(0.0, (moment - inside) / (order - 1)) * _UP + 1e-12, outside)
 

@@ -18,19 +18,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Literal, Self
 
-import numpy as np
-
-from fedveil.accounting.loss_distribution import LossDistributionAccountant
-from fedveil.core.errors import CannotCertify, FedveilError
+from fedveil.core.errors import FedveilError
 from fedveil.ledger.budget import Cost, total
 from fedveil.ledger.entry import Entry
-from fedveil.planning.plan import AnyPlan, Plan, read_any_plan
-from fedveil.planning.promises import promise, promise_at
-from fedveil.privacy.guarantee import Adversary, Answer, Neighbours, Unit
-from fedveil.privacy.mechanism import ApproximateDP
-from fedveil.theory.composition import worst_upper
-from fedveil.theory.loss import LossLaw, law_of_profile
-from fedveil.theory.numerics import SMALLEST_DELTA
+from fedveil.planning.plan import AnyPlan, read_any_plan
+from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
+from fedveil.theory.loss import LossLaw
 
 
 def covered(plan: AnyPlan) -> bool:
@@ -40,6 +33,8 @@ def covered(plan: AnyPlan) -> bool:
 
 def cost_of(plan: AnyPlan, adversary: Adversary) -> Cost:
     """Return the cost of one run against this observer; infinite if something leaves without noise."""
+    from fedveil.planning.promises import promise  # who only keeps books needs no accountant
+
     answer, target = promise(plan, adversary), plan.target
     return Cost(
         adversary=adversary,
@@ -55,13 +50,6 @@ Question = tuple[Adversary, Unit, Neighbours]
 # What gave an epsilon of several runs: exact composition of their certified curves; the same with the worst mechanism
 # of a stated epsilon and delta where a curve is not known; epsilons and deltas added up; nothing is proved.
 Rule = Literal["curves", "worst-case", "sum", "none"]
-
-_SMALL = tuple(10.0**-power for power in np.arange(2.0, 13.01, 1 / 3).tolist())
-_DELTAS = (0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, *_SMALL)
-_EPSILONS = 32  # number of points of a hidden run's curve
-_LAST = 1e-9  # the curve ends at this delta, or at the plan's own if that is less
-_APART = 1e-6  # least distance between two epsilons of a curve
-_WIDEST = 500.0  # the largest epsilon of a curve; exp of it must be finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +80,18 @@ class Charged:
         cost = self.stated(question)
         if not math.isfinite(cost.epsilon):
             return None
-        return self._curves(question) or _worst(cost)
+        from fedveil.ledger.curves import worst
+
+        return self._curves(question) or worst(cost)
 
     def has_curve(self, question: Question) -> bool:
         """Return whether the whole certified curve of every plan is known, and not only an epsilon and a delta."""
         return self._curves(question) is not None
 
     def _curves(self, question: Question) -> Uses | None:
-        result = [(_law(text, question), times) for text, times in self.plans]
+        from fedveil.ledger.curves import law_of
+
+        result = [(law_of(text, question), times) for text, times in self.plans]
         known = [(law, times) for law, times in result if law is not None]
         return known if result and len(known) == len(result) else None
 
@@ -154,97 +146,13 @@ def composed(runs: Sequence[Charged], question: Question, delta: float) -> tuple
         if more is None:
             return math.inf, "none"
         uses += more
-    exact = _upper(uses, delta)
+    from fedveil.ledger.curves import upper
+
+    exact = upper(uses, delta)
     if exact < result * (1 - 1e-9):
         return exact, "curves" if all(run.has_curve(question) for run in runs) else "worst-case"
     return min(exact, result), "sum" if result < math.inf else "none"
 
 
-def _upper(uses: Uses, delta: float) -> float:
-    if not SMALLEST_DELTA <= delta < 1:
-        return math.inf
-    try:
-        return worst_upper([uses], delta)
-    except CannotCertify:
-        return math.inf
-
-
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def _law(text: str, question: Question) -> LossLaw | None:
-    """Return the law of a plan's certified curve; None if this version cannot read the plan or answer the question."""
-    adversary, unit, neighbours = question
-    try:
-        plan = read_any_plan(text)
-        target = plan.target
-        cost = Cost(adversary=adversary, unit=target.unit, neighbours=target.neighbours, epsilon=0.0, delta=0.0)
-        return _certified(plan, adversary) if cost.covers(unit, neighbours) else None
-    except (ValueError, CannotCertify):
-        return None
-
-
-def _certified(plan: AnyPlan, adversary: Adversary) -> LossLaw | None:
-    """Build a law from certified epsilons at many deltas; the start of the curve follows from its first points."""
-    if not covered(plan):
-        return None
-    points = _points(plan, adversary)
-    points = [(epsilon, delta) for epsilon, delta in points if epsilon < _WIDEST]
-    if not points:
-        return None
-    # For an (epsilon, delta) private pair of laws, no event's probability differs by more than this.
-    start = min(1.0, *((math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1) for epsilon, delta in points))
-    curve = [(0.0, start)]
-    for epsilon, delta in points:  # in order of epsilon; of points that nearly coincide, the first is kept
-        if epsilon >= curve[-1][0] + _APART:
-            curve.append((epsilon, delta))
-    if len(curve) < 2:
-        return None
-    epsilons, bounds = np.array(curve).T
-    return law_of_profile(epsilons, bounds)
-
-
-def _points(plan: AnyPlan, adversary: Adversary) -> list[tuple[float, float]]:
-    """Return certified (epsilon, delta) pairs, with falling delta.
-
-    For hidden runs delta at an epsilon is several times cheaper to compute than the inverse.
-    """
-    own = promise(plan, adversary)
-    if not isinstance(plan, Plan) or not plan.hides:
-        deltas = sorted({*_DELTAS, own.delta}, reverse=True)
-        return [(_epsilon(plan, adversary, delta), delta) for delta in deltas]
-    # What may go wrong with the plan's own small chance (too many records in a round, say) leaves nothing provable
-    # below some delta: the curve ends at the last one above it.
-    ends = sorted({min(_LAST * 10.0**power, own.delta) for power in range(12)})
-    far = next((there for delta in ends if (there := _reached(plan, adversary, delta)) is not None), own)
-    if not 0 < far.epsilon < _WIDEST:
-        return [(own.epsilon, own.delta)]
-    first, *epsilons = np.linspace(far.epsilon / _EPSILONS, far.epsilon, _EPSILONS).tolist()
-    near = promise_at(plan, adversary, first)
-    # The bounds that are least at these points are used for the rest: each bound holds alone.
-    names = {answer.certified_by for answer in (near, own, far) if answer.certified_by is not None}
-    result = [(epsilon, promise_at(plan, adversary, epsilon, names).delta) for epsilon in epsilons]
-    return sorted([(first, near.delta), (own.epsilon, own.delta), *result])
-
-
-def _epsilon(plan: AnyPlan, adversary: Adversary, delta: float) -> float:
-    """Return the certified epsilon at a delta; infinite where nothing is proved."""
-    try:
-        return promise(plan, adversary, delta).epsilon
-    except CannotCertify:
-        return math.inf
-
-
-def _reached(plan: Plan, adversary: Adversary, delta: float) -> Answer | None:
-    """Return what is proved at a delta; None if nothing is."""
-    return promise(plan, adversary, delta) if _epsilon(plan, adversary, delta) < _WIDEST else None
-
-
-def _worst(cost: Cost) -> Uses | None:
-    """Return the worst mechanism with this epsilon and delta."""
-    if not (cost.epsilon < _WIDEST and cost.delta < 1):
-        return None
-    pair = LossDistributionAccountant().primitive(ApproximateDP(epsilon=cost.epsilon, delta=cost.delta))
-    return list(pair.forward)

@@ -10,7 +10,7 @@ from fedveil.ledger.budget import Cap, Cost, total
 from fedveil.ledger.costs import Charged, Question, Rule, composed
 from fedveil.ledger.entry import Entry
 from fedveil.planning.plan import read_any_plan
-from fedveil.planning.promises import ADVERSARIES
+from fedveil.privacy.guarantee import ADVERSARIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

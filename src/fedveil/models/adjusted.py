@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.special import expit, softmax
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Matrix, Vector, number
@@ -215,9 +215,9 @@ def probabilities(loss: Loss, scores: Matrix) -> Matrix | None:
     """One column a class, rows that add up to 1; None where the loss gives scores only."""
     match loss.link:
         case "logistic":
-            return np.column_stack([expit(-scores[:, 0]), expit(scores[:, 0])])
+            return np.column_stack([scipy.special.expit(-scores[:, 0]), scipy.special.expit(scores[:, 0])])
         case "softmax":
-            return np.asarray(softmax(scores, axis=1))
+            return np.asarray(scipy.special.softmax(scores, axis=1))
         case _:
             return None
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from fedveil.core.errors import require
 from fedveil.core.values import Matrix, Vector, number
@@ -161,7 +161,7 @@ class Logistic(MarginLoss):
 
     def _slope(self, z: Vector, y: Vector) -> Vector:
         against = -_signs(y)
-        slope: Vector = expit(against * z)  # accurate at both ends, unlike expit(z) - 1
+        slope: Vector = scipy.special.expit(against * z)  # accurate at both ends, unlike expit(z) - 1
         slope *= against
         return slope
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit
 
 from fedveil.core.errors import BadValue, require
 from fedveil.core.values import Indices, Matrix, Vector, whole
@@ -88,7 +88,7 @@ class Survival(LinearLoss):
         with np.errstate(all="ignore"):
             entered, event, known = self._observations(y)
             against = np.where(event, -1.0, 1.0)
-            slopes = expit(against * scores(X, w.reshape(X.shape[1], self.outputs), grain))
+            slopes = scipy.special.expit(against * scores(X, w.reshape(X.shape[1], self.outputs), grain))
             slopes *= against
             limits = (clip / np.sqrt(entered.sum(axis=1)) / norms)[:, None]
             slopes = np.maximum(np.minimum(slopes, limits), -limits)
@@ -105,7 +105,7 @@ class Survival(LinearLoss):
         check_batch(self.size(X.shape[1]), w, X, y, None, None)
         with np.errstate(all="ignore"):
             entered, event, known = self._observations(y)
-            logs = log_expit(np.where(event, 1.0, -1.0) * self.scores(w, X))
+            logs = scipy.special.log_expit(np.where(event, 1.0, -1.0) * self.scores(w, X))
             return float(np.mean(np.where(known, -np.where(entered, logs, 0.0).sum(axis=1), np.nan)))
 
     def predict(self, w: Vector, X: Vector) -> Vector:
@@ -127,12 +127,12 @@ class Survival(LinearLoss):
 
 def survivals(scores: Matrix) -> Matrix:
     """Return the chance to be without the event after each interval, one column each."""
-    return np.asarray(np.exp(np.cumsum(log_expit(-scores), axis=1)))
+    return np.asarray(np.exp(np.cumsum(scipy.special.log_expit(-scores), axis=1)))
 
 
 def risks(scores: Matrix) -> Vector:
     """Return the chance of the event in any of the intervals."""
-    return np.asarray(-np.expm1(log_expit(-scores).sum(axis=1)))
+    return np.asarray(-np.expm1(scipy.special.log_expit(-scores).sum(axis=1)))
 
 
 def concordance(risk: Vector, targets: Indices) -> float | None:

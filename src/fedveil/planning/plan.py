@@ -14,7 +14,7 @@ import numpy as np
 
 from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.hidden import per_round
-from fedveil.accounting.observers import Participation
+from fedveil.accounting.participation import Participation
 from fedveil.core.errors import BadValue, require
 from fedveil.core.fields import Exclusion, check_exclusions
 from fedveil.core.tables import known, read_tables, table, write_tables

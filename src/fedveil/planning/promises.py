@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import get_args
 
 from fedveil.accounting.compare import group_bound
 from fedveil.accounting.evaluator import Evaluator, bound_of, for_group, least_of, withdrawn
@@ -15,11 +14,11 @@ from fedveil.accounting.sampling_alone import SeenByAll, seen_by_all
 from fedveil.accounting.selection import TrialCurve, selected_answer
 from fedveil.core.errors import CannotCertify
 from fedveil.planning.plan import AnyPlan, Plan
+from fedveil.privacy.guarantee import ADVERSARIES as ADVERSARIES
 from fedveil.privacy.guarantee import Adversary, Answer, Bound
 from fedveil.privacy.mechanism import FurtherRounds, Gaussian
 from fedveil.stages.measured.plan import MeasuredPlan
 
-ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 # The deltas at which the curve of a candidate is certified, beside that of its own target.
 _POINTS = (0.3, 0.15, 0.08, 0.04, 0.02, 0.01, 5e-3, 2e-3, 5e-4, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
 _PARTS_OF_CURVE = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)  # of the rounds, where epsilon is worked out

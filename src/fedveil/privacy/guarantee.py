@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from fedveil.core.errors import require
-from fedveil.core.notebook import html_table
 
 Neighbours = Literal["replace-one", "zero-out"]
 Adversary = Literal["final-model", "curious-client", "every-model", "server-with-secure-aggregation", "server"]
+ADVERSARIES: Final[tuple[Adversary, ...]] = get_args(Adversary)
 Unit = Literal["record", "client", "person"]
 NAMELESS: Final[tuple[Unit, ...]] = ("record", "client")  # units of jobs that read no column of persons
 Status = Literal["certified", "numerical", "comparison", "does-not-apply"]
@@ -83,6 +83,8 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """Return the answer and all bounds for a notebook."""
+        from fedveil.core.notebook import html_table  # only a notebook needs it
+
         shown = "no guarantee" if self.epsilon == math.inf else f"epsilon {math.ceil(self.epsilon * 1e6) / 1e6:g}"
         rows = [{"bound": b.name, "epsilon": b.epsilon, "status": b.status, "reason": b.reason} for b in self.bounds]
         rows = [row | {"epsilon": "no guarantee"} if row["epsilon"] == math.inf else row for row in rows]

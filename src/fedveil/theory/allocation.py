@@ -14,10 +14,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import isotonic_regression
-from scipy.special import ndtr, ndtri
 
 from fedveil.core.errors import require
 from fedveil.core.recent import Recent
@@ -163,13 +161,13 @@ def _convolved(summands: Summands, side: str, tail: float, step: float) -> Grid:
     pieces = [(rounded(part, step, _share(part, number, tail)), count) for part, count in summands]
     log_outside = min(-32.0, math.log(tail) - 7)
     low, high = likely_window([(mass, count) for (mass, _), count in pieces], log_outside)
-    size = next_fast_len(max(high - low + 1, 64), real=True)
+    size = scipy.fft.next_fast_len(max(high - low + 1, 64), real=True)
     if size > LARGEST_GRID:
         raise OverflowError("the sum of likelihood ratios does not fit its grid")
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for (mass, _), count in pieces:
-        spectrum *= rfft(wrapped(mass, size)) ** count
-    total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
+        spectrum *= scipy.fft.rfft(wrapped(mass, size)) ** count
+    total = np.roll(np.maximum(scipy.fft.irfft(spectrum, size), 0.0), -(low % size))
     peaked = math.sqrt(max(size * float(total @ total), 1.0))
     rounding = 4 * _UNIT * math.log2(size) * (number + 1) * peaked
     largest = max(1.0, step * (low + size))
@@ -196,7 +194,7 @@ def _values(part: Summand, z: Vector) -> Vector:
 def _ends(part: Summand, tail: float) -> tuple[float, float]:
     """Return normal coordinates beyond which a summand is negligible, or is given up."""
     top = max(mu for mu, _ in part)
-    return float(ndtri(min(tail, 1e-12))) - 1.0, top - float(ndtri(tail))
+    return float(scipy.special.ndtri(min(tail, 1e-12))) - 1.0, top - float(scipy.special.ndtri(tail))
 
 
 def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
@@ -204,7 +202,7 @@ def _masses(part: Summand, z: Vector) -> tuple[Vector, Vector]:
 
     def between(shift: float) -> Vector:
         moved = z - shift
-        above, below = ndtr(-moved), ndtr(moved)
+        above, below = scipy.special.ndtr(-moved), scipy.special.ndtr(moved)
         return np.where(moved[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
 
     mean = sum(p * between(mu) for mu, p in part)
@@ -236,8 +234,8 @@ def _split(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
     out = np.zeros(size)
     out += np.bincount(low, weights=probability * (1 - share), minlength=size)
     out += np.bincount(high, weights=probability * share, minlength=size)
-    out[0] += float(ndtr(-last))  # given up: as if it were no ratio at all, and its mean is lost
-    gone = sum(p * float(ndtr(mu - last)) for mu, p in part)
+    out[0] += float(scipy.special.ndtr(-last))  # given up: as if it were no ratio at all, and its mean is lost
+    gone = sum(p * float(scipy.special.ndtr(mu - last)) for mu, p in part)
     return out, gone * (1 + 1e-9)
 
 
@@ -268,7 +266,7 @@ def _lowered(part: Summand, step: float, tail: float) -> tuple[Vector, float]:
     if right <= left:
         raise OverflowError("the grid is too coarse to see a summand from below")
     gap[: left + 1], gap[right:] = put[: left + 1], above[right:]
-    fitted = isotonic_regression(slope - np.diff(gap) / step).x
+    fitted = scipy.optimize.isotonic_regression(slope - np.diff(gap) / step).x
     fitted = np.clip(np.maximum.accumulate(fitted), 0.0, total)
     return np.diff(np.concatenate([[0.0], fitted, [total]])) * (1 - 1e-13), 0.0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -51,6 +51,7 @@ class ArsinhLaw:
         t = self._coordinate(np.asarray(levels, dtype=np.float64))
         with np.errstate(over="ignore"):
             present, absent = k * np.sinh(t - half), k * np.sinh(t + half)
+        ndtr = scipy.special.ndtr
         return Tails(ndtr(-present), ndtr(present), ndtr(-absent), ndtr(absent))
 
     def _coordinate(self, levels: Vector) -> Vector:
@@ -66,7 +67,7 @@ class ArsinhLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the losses at the quantiles of the shifted noise."""
-        z = -float(ndtri(mass))
+        z = -float(scipy.special.ndtri(mass))
         ends = self.shift / 2 + np.arcsinh(np.array([-z, z]) / self.ratio)
         low, high = self.loss(ends).tolist()
         return low, high

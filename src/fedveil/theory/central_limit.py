@@ -7,7 +7,7 @@ Reference:
 import math
 
 import numpy as np
-from scipy.special import erf, ndtr
+import scipy
 
 from fedveil.core.errors import require
 
@@ -29,6 +29,7 @@ def central_limit(noise_multiplier: float, rate: float, rounds: int) -> float:
     require(whole, "rounds", "be a whole number, at least 1", rounds)
     x = 1 / noise_multiplier
     # The constants -2 + 1/2 + 3/2 are cancelled by hand, so that much noise loses no digits.
+    erf = scipy.special.erf
     odd = 0.5 * float(erf(1.5 * x / math.sqrt(2))) - 1.5 * float(erf(0.5 * x / math.sqrt(2)))
-    inside = math.expm1(x * x) * float(ndtr(1.5 * x)) + odd
+    inside = math.expm1(x * x) * float(scipy.special.ndtr(1.5 * x)) + odd
     return rate * math.sqrt(2 * rounds * inside)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import isotonic_regression
 
 from fedveil.core.values import Vector
 from fedveil.theory.loss import LossLaw
@@ -175,7 +174,7 @@ def lowered(cells: Cells, step: float) -> LatticeLaw:
     slope = above[1:] + share * mass  # of the chord of u over each cell
     slopes = slope - _shifts(mass, share, width, slope, cells.under)
     # From the top loss downward k grows, and the slopes of a convex function grow with it.
-    fitted = isotonic_regression(slopes[::-1], weights=width[::-1]).x[::-1]
+    fitted = scipy.optimize.isotonic_regression(slopes[::-1], weights=width[::-1]).x[::-1]
     fitted = np.minimum.accumulate(np.clip(fitted, 0.0, 1.0))
     law = np.append(-np.diff(fitted), fitted[-1]) - 2 * _ERROR_UNITS * _UNIT * fitted - cells.rounding[: width.size]
     law = np.maximum(law, 0.0)
@@ -422,15 +421,15 @@ def convolve(parts: Parts, view: Tilt) -> TiltedSum:
     laws = opened(parts)
     moment = log_moment(laws, view.tilt)
     first, last = _window(parts, laws, view, moment)
-    size = next_fast_len(max(last - first + 1, 16), real=True)
+    size = scipy.fft.next_fast_len(max(last - first + 1, 16), real=True)
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     rounds, log_finite = 0, 0.0
     for (law, times), law_open in zip(parts, laws.each, strict=True):
-        part = rfft(_wrapped(law_open.tilted(view.tilt)[0], law.start, size))
+        part = scipy.fft.rfft(_wrapped(law_open.tilted(view.tilt)[0], law.start, size))
         spectrum *= _power(part, times)
         rounds += times
         log_finite += times * (math.log1p(-law.infinite) if law.infinite < 1 else -math.inf)
-    mass = irfft(spectrum, size, overwrite_x=True)
+    mass = scipy.fft.irfft(spectrum, size, overwrite_x=True)
     del spectrum
     mass = np.roll(np.maximum(mass, 0.0, out=mass), -(first % size))
     # An error e in each transform becomes rounds * e in their product, in mean square. In the sum of |errors| it

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector, number
@@ -207,7 +207,7 @@ def best_bands(aim: Aim, bands: int) -> tuple[float, ...]:
     loss = _falling_loss if falling else _banded_loss
     first = np.asarray(start[1:] / start[:-1] if falling else start[1:], dtype=np.float64)
     least = _FLATTEST if falling else 0.0
-    found = minimize(
+    found = scipy.optimize.minimize(
         loss, first, args=(aim,), jac=True, method="L-BFGS-B", bounds=[(least, 1.0)] * (bands - 1),
         options={"maxiter": 1000, "maxfun": 2000, "ftol": 1e-13, "gtol": 1e-9},
     )  # fmt: skip
@@ -265,7 +265,7 @@ def best_buffers(aim: Aim, buffers: int) -> tuple[tuple[float, ...], tuple[float
         start = np.concatenate([np.full(buffers, math.log(0.5 / buffers)) - memory / 2 + 0.5, memory])
         limits = [(-25.0, 0.0)] * buffers + [(1e-3, _SLOWEST)] * buffers
         for _ in range(3):  # a search that is begun again forgets a curvature that was wrong
-            start = minimize(
+            start = scipy.optimize.minimize(
                 _buffered_loss, start, args=(aim,), method="L-BFGS-B", bounds=limits,
                 options={"maxiter": 500, "maxfun": 20000, "ftol": 1e-14, "gtol": 1e-10},
             ).x  # fmt: skip

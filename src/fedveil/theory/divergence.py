@@ -10,8 +10,8 @@ References:
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import erfcx, log_ndtr
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -84,10 +84,10 @@ def log_theta(epsilon: ArrayLike, r: ArrayLike) -> Vector:
 
 def _log_theta_wide(e: Vector, x: Vector) -> Vector:
     a, b = x / 2 - e / x, -x / 2 - e / x
-    log_a = log_ndtr(a)
-    share = np.minimum(e + log_ndtr(b) - log_a, 0.0)  # log of the second term over the first
+    log_a = scipy.special.log_ndtr(a)
+    share = np.minimum(e + scipy.special.log_ndtr(b) - log_a, 0.0)  # log of the second term over the first
     # Far in the tail the logs are huge and their difference loses all digits: use the Mills ratios instead.
-    mills = erfcx(-b / math.sqrt(2)) / erfcx(-np.minimum(a, 0.0) / math.sqrt(2))
+    mills = scipy.special.erfcx(-b / math.sqrt(2)) / scipy.special.erfcx(-np.minimum(a, 0.0) / math.sqrt(2))
     share = np.where(a < -1.0, np.log(mills), share)
     result: Vector = log_a + np.log(-np.expm1(share))
     return result
@@ -104,7 +104,7 @@ def _log_theta_narrow(e: Vector, x: Vector) -> Vector:
 def _mills_slope(x: Vector) -> Vector:
     r"""Return $m'(x) = 1 + x\,m(x)$ for the Mills ratio $m$; by its asymptotic series where that cancels."""
     near = np.maximum(x, -25.0)
-    direct = 1 + near * math.sqrt(math.pi / 2) * erfcx(-near / math.sqrt(2))
+    direct = 1 + near * math.sqrt(math.pi / 2) * scipy.special.erfcx(-near / math.sqrt(2))
     y = 1 / np.maximum(x * x, 1.0)
     series = y * (1 - 3 * y * (1 - 5 * y * (1 - 7 * y * (1 - 9 * y * (1 - 11 * y)))))
     return np.asarray(np.where(x < -25.0, series, direct), dtype=np.float64)

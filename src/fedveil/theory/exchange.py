@@ -12,9 +12,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr
 
 from fedveil.core.values import Vector
 from fedveil.theory.allocation import AllocationLaw, Summand, Summands, wrapped
@@ -96,13 +95,13 @@ def _convolved(summands: Summands, gamma: float, step: float, tail: float, longe
         offset, lost = offset + first * count, lost + gone * count
     log_outside = min(-32.0, math.log(tail) - 7) - math.log1p(step * abs(offset))
     low, high = quick_window(pieces, log_outside)
-    size = next_fast_len(max(high - low + 1, 64), real=True)
+    size = scipy.fft.next_fast_len(max(high - low + 1, 64), real=True)
     if size > longest:
         raise _TooLong("the difference of likelihood ratios does not fit its grid", size / longest)
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for mass, count in pieces:
-        spectrum *= _power(rfft(wrapped(mass, size)), count)
-    total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
+        spectrum *= _power(scipy.fft.rfft(wrapped(mass, size)), count)
+    total = np.roll(np.maximum(scipy.fft.irfft(spectrum, size), 0.0), -(low % size))
     # Sums of products, not inner products: the library's threads would cost more than they save, and round worse.
     squares = float(np.sum(total * total))
     rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * squares, 1.0))
@@ -139,13 +138,13 @@ def _tilted(pieces: list[tuple[Vector, int]], offset: int, step: float, longest:
         moved[at] = weights
         tilted.append((moved, count))
     low, high = quick_window(tilted, _OUTSIDE)
-    size = next_fast_len(max(high - low + 1, 64), real=True)
+    size = scipy.fft.next_fast_len(max(high - low + 1, 64), real=True)
     if size > longest:
         return math.inf
     spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
     for moved, count in tilted:
-        spectrum *= _power(rfft(wrapped(moved, size)), count)
-    total = np.roll(np.maximum(irfft(spectrum, size), 0.0), -(low % size))
+        spectrum *= _power(scipy.fft.rfft(wrapped(moved, size)), count)
+    total = np.roll(np.maximum(scipy.fft.irfft(spectrum, size), 0.0), -(low % size))
     number = sum(count for _, count in pieces)
     rounding = 4 * _UNIT * math.log2(size) * (number + 1) * math.sqrt(max(size * float(np.sum(total * total)), 1.0))
     values = np.maximum(np.arange(low + offset, low + offset + size, dtype=np.float64), 0.0)
@@ -220,15 +219,15 @@ def _split(part: Summand, gamma: float, step: float, tail: float, longest: int) 
     out = np.bincount(low, weights=cells.probability * (1 - share), minlength=size)
     out += np.bincount(high, weights=cells.probability * share, minlength=size)
     last = float(cells.edges[-1])
-    out[int(high[0])] += float(ndtr(cells.edges[0]))
-    out[-first] += float(ndtr(-last))
-    gone = sum(p * float(ndtr(mu - last)) for mu, p in part) * (1 + 1e-9)
+    out[int(high[0])] += float(scipy.special.ndtr(cells.edges[0]))
+    out[-first] += float(scipy.special.ndtr(-last))
+    gone = sum(p * float(scipy.special.ndtr(mu - last)) for mu, p in part) * (1 + 1e-9)
     return np.asarray(out, dtype=np.float64), first, gone
 
 
 def _between(z: Vector, shift: float) -> Vector:
     """Probability of a shifted normal variable between neighbouring coordinates, from the nearer tail."""
-    below, above = ndtr(z - shift), ndtr(shift - z)
+    below, above = scipy.special.ndtr(z - shift), scipy.special.ndtr(shift - z)
     return np.where(z[:-1] > shift, above[:-1] - above[1:], below[1:] - below[:-1])
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -52,7 +52,7 @@ class AwayLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return a lower bound on the least loss, and the loss at a quantile."""
-        end = 2 * self.mu - float(ndtri(mass))
+        end = 2 * self.mu - float(scipy.special.ndtri(mass))
         one, two = SampledLaw(2 * self.mu, self.rate), SampledLaw(self.mu, self.rate)
         return -two.loss(1.5 * self.mu), one.loss(end) - two.loss(end)
 
@@ -60,8 +60,8 @@ class AwayLaw:
         """Return the mass outside and inside the interval, of the mixture that has this mean."""
         above, below = np.zeros_like(high), np.zeros_like(high)
         for weight, at in ((1 - self.rate, 0.0), (self.rate, mean)):
-            above += weight * (ndtr(at - high) + ndtr(low - at))
-            below += weight * np.maximum(ndtr(high - at) - ndtr(low - at), 0.0)
+            above += weight * (scipy.special.ndtr(at - high) + scipy.special.ndtr(low - at))
+            below += weight * np.maximum(scipy.special.ndtr(high - at) - scipy.special.ndtr(low - at), 0.0)
         return above, below
 
 
@@ -105,7 +105,7 @@ class ZeroedBatchLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the outer end of either half."""
-        z = -float(ndtri(mass))
+        z = -float(scipy.special.ndtri(mass))
         one, two = SampledLaw(2 * self.mu, self.rate), SampledLaw(self.mu, self.rate)
         if self.removal:
             low = SampledLaw(self.mu, self.rate, removal=False).reach(mass)[0]

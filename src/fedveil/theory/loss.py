@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, final
 
 import numpy as np
-from scipy.optimize import isotonic_regression
-from scipy.special import ndtr, ndtri, xlog1py, xlogy
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -51,8 +50,8 @@ class LossLaw(Protocol):
 def _mixture(thresholds: Vector, weights: tuple[float, ...], means: tuple[float, ...]) -> tuple[Vector, Vector]:
     above, below = np.zeros_like(thresholds), np.zeros_like(thresholds)
     for weight, mean in zip(weights, means, strict=True):
-        above += weight * ndtr(mean - thresholds)
-        below += weight * ndtr(thresholds - mean)
+        above += weight * scipy.special.ndtr(mean - thresholds)
+        below += weight * scipy.special.ndtr(thresholds - mean)
     return above, below
 
 
@@ -73,7 +72,7 @@ class GaussianLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the mean plus or minus a normal quantile."""
-        spread = -float(ndtri(mass)) * self.mu
+        spread = -float(scipy.special.ndtri(mass)) * self.mu
         return self.mu**2 / 2 - spread, self.mu**2 / 2 + spread
 
 
@@ -118,7 +117,7 @@ class SampledLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the losses at the coordinate's own quantiles."""
-        z = -float(ndtri(mass))
+        z = -float(scipy.special.ndtri(mass))
         if self.removal:
             return self.loss(-z), self.loss(self.mu + z)
         return -self.loss(z), -self.loss(-z)
@@ -153,7 +152,7 @@ class SwappedLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the losses at the coordinate's quantiles; P has its upper tail at mu."""
-        z = -float(ndtri(mass))
+        z = -float(scipy.special.ndtri(mass))
         one = SampledLaw(self.mu, self.rate)
         high = one.loss(self.mu + z) - one.loss(-self.mu - z)
         return -(one.loss(z) - one.loss(-z)), high
@@ -196,7 +195,7 @@ def _binomial(size: int, rate: float) -> tuple[Vector, Vector]:
     """
     counts = np.arange(size + 1, dtype=np.float64)
     choose = np.array([math.log(math.comb(size, count)) for count in range(size + 1)])
-    log_p = choose + xlogy(counts, rate) + xlog1py(size - counts, -rate)
+    log_p = choose + scipy.special.xlogy(counts, rate) + scipy.special.xlog1py(size - counts, -rate)
     kept = np.flatnonzero(log_p > _RARE)
     first, last = int(kept[0]), int(kept[-1])
     rare = float(np.exp(log_p[last + 1 :]).sum())
@@ -279,7 +278,7 @@ class GroupLaw:
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the losses at the coordinate's own quantiles."""
-        z = -float(ndtri(mass / 2))
+        z = -float(scipy.special.ndtri(mass / 2))
         counts, logs = _binomial(self.size, self.rate)
         many = np.cumsum(np.exp(logs)[::-1])[::-1] > mass / 2  # the chance that so many or more take part
 
@@ -381,7 +380,7 @@ def law_of_profile(epsilons: Vector, deltas: Vector) -> FiniteLaw:
     # A symmetric pair cannot fall faster than this at the start.
     raised = np.maximum(np.minimum.accumulate(deltas), top - (gamma - 1) * (1 - top) / 2)
     width = np.diff(gamma)
-    slopes = isotonic_regression(np.diff(raised) / width, weights=width).x
+    slopes = scipy.optimize.isotonic_regression(np.diff(raised) / width, weights=width).x
     q = np.maximum(np.diff(np.append(slopes, 0.0)), 0.0)
     p = q * gamma[1:]
     losses = epsilons[1:]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Literal, final
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -48,14 +48,14 @@ class MixtureLaw:
         """Return the tails; the loss is above a level where the coordinate is above its threshold."""
         if self.way == "null":
             x = -self._thresholds(-levels)
-            return Tails(ndtr(-x), ndtr(x), *self._masses(-x)[::-1])
+            return Tails(scipy.special.ndtr(-x), scipy.special.ndtr(x), *self._masses(-x)[::-1])
         x = self._thresholds(levels)
-        other = self._masses(-x)[::-1] if self.way == "exchange" else (ndtr(-x), ndtr(x))
+        other = self._masses(-x)[::-1] if self.way == "exchange" else (scipy.special.ndtr(-x), scipy.special.ndtr(x))
         return Tails(*self._masses(x), *other)
 
     def reach(self, mass: float, /) -> tuple[float, float]:
         """Return the losses at quantiles of the coordinate."""
-        z = -float(ndtri(mass / 2))
+        z = -float(scipy.special.ndtri(mass / 2))
         weights = np.asarray(self.weights)
         most = float(np.asarray(self.means)[np.cumsum(weights[::-1])[::-1] > mass / 2][-1])
         ends = self._loss(np.array([-z, z, most + z]))[0]
@@ -67,8 +67,8 @@ class MixtureLaw:
         """Return the masses above and below each coordinate, under the mixture."""
         above, below = np.zeros_like(x), np.zeros_like(x)
         for weight, mean in zip(self.weights, self.means, strict=True):
-            above += weight * ndtr(mean - x)
-            below += weight * ndtr(x - mean)
+            above += weight * scipy.special.ndtr(mean - x)
+            below += weight * scipy.special.ndtr(x - mean)
         return above, below
 
     def _loss(self, x: Vector) -> tuple[Vector, Vector]:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.special import log_ndtr, ndtr, ndtri
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
@@ -68,7 +67,7 @@ class Star:
         """Return the value and a bound on its rounding error."""
         p, q = self.best(epsilon, x)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            gain, cost = ndtr(p), np.exp(epsilon + log_ndtr(q))
+            gain, cost = scipy.special.ndtr(p), np.exp(epsilon + scipy.special.log_ndtr(q))
             doubt = gain * (8 + np.where(gain > 0, p * p, 0.0)) + cost * (8 + epsilon + np.where(cost > 0, q * q, 0.0))
             return self.weight @ (gain - cost), _UNIT * (self.weight @ doubt)
 
@@ -99,10 +98,10 @@ class Star:
     def _cells(self, epsilon: float, x: Vector, values: Vector, errors: Vector) -> Vector:
         """Return upper bounds on the value between hub probability 0, the points ``x`` and 1."""
         end = float(self.weight.sum()) * -math.expm1(epsilon) if epsilon < 700 else -math.inf
-        z = np.concatenate([[0.0], ndtr(x), [1.0]])
+        z = np.concatenate([[0.0], scipy.special.ndtr(x), [1.0]])
         v, e = np.concatenate([[0.0], values, [end]]), np.concatenate([[0.0], errors, [_UNIT * abs(end)]])
         cells = secant_bounds(z, v, e)
-        cells[0] = min(cells[0], float(self.weight @ ndtr(x[0] + self.up)))
+        cells[0] = min(cells[0], float(self.weight @ scipy.special.ndtr(x[0] + self.up)))
         with np.errstate(invalid="ignore"):
             below = (v + e < 0) | (v == -np.inf)  # it is 0 at 0 and concave, so once below 0 it stays below 0
         below[-1] = True
@@ -380,7 +379,7 @@ class Program:
             return 0.0
         gain = np.concatenate([self.weight, -math.exp(epsilon) * self.weight])
         at, scale = _start(self.weight, ties, epsilon)
-        unit = np.maximum(ndtr(at), 1e-290)
+        unit = np.maximum(scipy.special.ndtr(at), 1e-290)
         if not scale > 1e-290:
             return 0.0
         cuts = _first_cuts(ties, at)
@@ -392,7 +391,7 @@ class Program:
             x, prices = solved
             # Row r was divided by unit[high] and the gain by scale: undo both.
             bound = min(bound, dual_bound(gain, cuts, prices * scale / unit[cuts.high]))
-            quantiles = ndtri(np.clip(x, unit * 1e-3, 1 - 1e-12))
+            quantiles = scipy.special.ndtri(np.clip(x, unit * 1e-3, 1 - 1e-12))
             centre, value = _best_shift(gain, _feasible(ties, quantiles))
             reached = max(reached, value)
             if bound <= reached * (1 + _LP_CLOSE):
@@ -425,7 +424,7 @@ def _best_shift(gain: Vector, quantiles: Vector) -> tuple[Vector, float]:
     """Return the best common shift of these quantiles, which keeps every tie, and its value."""
     step, moves = 0.5, np.linspace(-2.0, 2.0, 9)
     for _ in range(3):
-        values = gain @ ndtr(quantiles[:, None] + moves)
+        values = gain @ scipy.special.ndtr(quantiles[:, None] + moves)
         top = int(np.argmax(values))
         best, value = moves[top], float(values[top])
         moves = best + np.linspace(-step, step, 9)
@@ -447,7 +446,7 @@ def _first_cuts(ties: Vector, at: Vector) -> Cuts:
 
 def _violated(ties: Vector, x: Vector, quantiles: Vector, centre: Vector) -> Cuts:
     """Return tangents of the violated ties, where they are violated and at the best test known."""
-    excess = x[:, None] - ndtr(quantiles[None, :] + ties) * (1 + 1e-6)
+    excess = x[:, None] - scipy.special.ndtr(quantiles[None, :] + ties) * (1 + 1e-6)
     np.fill_diagonal(excess, 0.0)
     high, low = np.nonzero(excess > 0)
     mu = ties[high, low]
@@ -463,7 +462,7 @@ def _solve(gain: Vector, cuts: Cuts, unit: Vector) -> tuple[Vector, Vector] | No
     limits = cuts.height / unit[cuts.high]
     if not (np.all(np.isfinite(matrix)) and np.all(np.isfinite(limits)) and np.all(np.isfinite(gain))):
         return None
-    solved = linprog(
+    solved = scipy.optimize.linprog(
         -(gain + _SLACK),
         A_ub=matrix,
         b_ub=limits,

@@ -22,8 +22,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import digamma, gammaln, xlog1py
 
 from fedveil.core.errors import require
 from fedveil.theory.numerics import ROUNDING, check_delta, check_epsilon, log_sum
@@ -364,7 +364,8 @@ def renyi_sampled_gaussian(alpha: int, q: float, sigma: float) -> float:
     if q in (0.0, 1.0):
         return q * alpha / 2 / sigma / sigma
     k = np.arange(2, alpha + 1, dtype=np.float64)
-    log_weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + xlog1py(alpha - k, -q)
+    gammaln = scipy.special.gammaln
+    log_weight = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(alpha - k + 1) + scipy.special.xlog1py(alpha - k, -q)
     growth = k * (k - 1) / 2 / sigma / sigma
     with np.errstate(divide="ignore"):  # growth may underflow; its term is then zero
         log_excess = log_sum(log_weight + k * math.log(q) + growth + np.log(-np.expm1(-growth)))
@@ -408,7 +409,7 @@ def stopped_zeta(alpha: float, lipschitz: float, sigma: float, rounds: int) -> f
     ratio = (lipschitz / sigma) ** 2
     if not 2 * alpha * (alpha - 1) * ratio <= 1:
         return math.inf
-    harmonic = float(digamma(rounds + 1)) + np.euler_gamma
+    harmonic = float(scipy.special.digamma(rounds + 1)) + np.euler_gamma
     return 4 * alpha * ratio * harmonic / rounds
 
 

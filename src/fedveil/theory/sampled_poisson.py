@@ -8,8 +8,8 @@ import math
 from itertools import combinations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import xlog1py, xlogy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -111,7 +111,7 @@ def _unequal(rounds: Rounds, part: Part, single: Vector, rate: float, most: floa
 
 def _sets(coins: int, size: int, rate: float) -> Vector:
     """Return the probability of one set of this size: exactly these and no others."""
-    return np.array([math.exp(float(xlogy(size, rate) + xlog1py(coins - size, -rate)))])
+    return np.array([math.exp(float(scipy.special.xlogy(size, rate) + scipy.special.xlog1py(coins - size, -rate)))])
 
 
 def _classes(single: Vector) -> Vector:

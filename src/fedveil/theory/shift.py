@@ -11,7 +11,7 @@ References:
 import math
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -78,7 +78,7 @@ def _energy(increments: Vector, weights: Vector) -> float:
     if not (np.all(weights > 0) and np.all(np.isfinite(weights)) and np.all(np.isfinite(increments))):
         return math.inf
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        fitted = isotonic_regression(increments / weights, weights=weights).x
+        fitted = scipy.optimize.isotonic_regression(increments / weights, weights=weights).x
         energy = float(np.sum(weights * fitted**2))
     return energy if not math.isnan(energy) else math.inf
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -40,6 +40,7 @@ class Ties:
         finite = np.minimum(levels, 1e6)
         hub = _solve(self, finite)
         rest = max(0.0, 1 - math.fsum(self.weights))
+        ndtr = scipy.special.ndtr
         result = [rest * ndtr(hub), rest * ndtr(-hub), rest * ndtr(hub), rest * ndtr(-hub)]
         for weight, up, down, own in zip(self.weights, self.up, self.down, self.own, strict=True):
             q = np.maximum(hub - down, np.minimum(-finite / own - own / 2, hub + up - own))

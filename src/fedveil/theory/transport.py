@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import erfinv, ndtr
 
 from fedveil.core.errors import require
 from fedveil.core.values import Vector
@@ -98,12 +98,12 @@ class Shifts:
     def beyond(self, v: Vector) -> Vector:
         """Return the mass above the pivot that is farther than ``v`` from it."""
         far = self.pivot + v
-        return np.asarray(ndtr(self.x - far) - self.g * ndtr(-far))
+        return np.asarray(scipy.special.ndtr(self.x - far) - self.g * scipy.special.ndtr(-far))
 
     def within(self, u: Vector) -> Vector:
         """Return the mass below the pivot that is nearer than ``u``, up to a constant."""
         far = u - self.pivot
-        return np.asarray(self.g * ndtr(far) - ndtr(far + self.x))
+        return np.asarray(self.g * scipy.special.ndtr(far) - scipy.special.ndtr(far + self.x))
 
     def densities(self, v: Vector, u: Vector) -> tuple[Vector, Vector]:
         """Return the density at ``v`` above the pivot, and its negative at ``u`` below."""
@@ -145,7 +145,7 @@ def too_high(table: Table, ask: Shifts, start: Vector) -> NDArray[np.bool_]:
     result, log_slope = paths(table, ask, start)
     v = result[..., -1]
     u = table.distance[-1] / ask.noise - v
-    spare = ask.g * ndtr(ask.pivot - u) - ndtr(ask.pivot - ask.x - u)
+    spare = ask.g * scipy.special.ndtr(ask.pivot - u) - scipy.special.ndtr(ask.pivot - ask.x - u)
     return np.asarray(spare > np.exp(np.minimum(log_slope, _STEEPEST)) * np.maximum(ask.beyond(v), 0.0))
 
 
@@ -181,6 +181,7 @@ def _cells(d: Vector, ask: Shifts, found: Vector) -> _Cells:
     u = ends - v
     unit = _UNIT * (1 + 0.1 * (x + y + d[-1]))  # the arguments are rounded too
 
+    ndtr = scipy.special.ndtr
     gain, loss = ndtr(x - y - v), g * ndtr(-y - v)  # above v
     p, p_off = -np.diff(gain - loss, axis=1), unit * (gain + loss)[:, :-1] + _VANISHING
     cost, back = g * ndtr(u - y), ndtr(u - y + x)  # from -infinity of the mirrored line to u
@@ -307,7 +308,7 @@ def _last(distance: Vector, rate: float) -> Table:
 def _before(after: Table, c: float, sigma: float, rate: float) -> Table:
     """Return the table with one round put before the rounds of ``after``."""
     x = c * after.distance / sigma
-    mu = 2 * math.sqrt(2) * erfinv(np.minimum(_total_variation(after, x, sigma), 1.0))
+    mu = 2 * math.sqrt(2) * scipy.special.erfinv(np.minimum(_total_variation(after, x, sigma), 1.0))
     log_slope = _slopes(mu, _SLOPES)
     ask = Shifts(np.broadcast_to(x, log_slope.shape).ravel(), (log_slope / x).ravel(), sigma)
     start = _starts(after, log_slope, x, sigma)
@@ -337,7 +338,7 @@ def _table(distance: Vector, log_slope: Vector, value: Vector, lever: float, rat
         least[back:] = np.minimum(least[back:], value[:-back] / cut)
     height = np.minimum(value + slope * np.exp(log_slope[1]) * least, swing)
     width = np.diff(distance, prepend=0.0) * lever
-    scale = np.minimum(2 * math.sqrt(2) * erfinv(value[0]), _WIDEST)
+    scale = np.minimum(2 * math.sqrt(2) * scipy.special.erfinv(value[0]), _WIDEST)
     return Table(distance, scale, log_slope[1], value, height * width**2 / 8 * (1 + ROUNDING))
 
 
@@ -345,7 +346,7 @@ def _total_variation(after: Table, x: Vector, sigma: float) -> Vector:
     """Return V at slope 1, roughly, by pairing mirror images; it only sets the grid of slopes."""
     half = np.concatenate([[0.0], after.distance]) / (2 * sigma)
     tests = np.concatenate([[0.0], after.value[0]])
-    mass = ndtr(half - x[:, None] / 2) - ndtr(half + x[:, None] / 2)
+    mass = scipy.special.ndtr(half - x[:, None] / 2) - scipy.special.ndtr(half + x[:, None] / 2)
     inside = (np.diff(mass, axis=1) * (tests[1:] + tests[:-1]) / 2).sum(axis=1)
     return np.asarray(inside - mass[:, -1] * tests[-1])
 

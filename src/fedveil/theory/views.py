@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import xlog1py
 
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
@@ -173,6 +173,7 @@ def spared(slots: Vector, of: Vector, held: Vector) -> Vector:
     last = np.maximum(of - held + 1, 1.0)
     some = (held > 0) & (slots > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
+        xlog1py = scipy.special.xlog1py
         log = xlog1py(held / 2, -np.minimum(slots / of, 1.0)) + xlog1py(held / 2, -np.minimum(slots / last, 1.0))
     return np.asarray(np.where(some, np.exp(log), 1.0), dtype=np.float64)
 

@@ -14,7 +14,8 @@ from fedveil.federation.aggregator.consortium import Described
 from fedveil.federation.aggregator.conversation import Conversation
 from fedveil.federation.agreements import Carried
 from fedveil.ledger.books import Ledger
-from fedveil.ledger.place import Transaction, caps_of, moment
+from fedveil.ledger.place import caps_of
+from fedveil.ledger.transaction import Transaction, moment
 from fedveil.planning.plan import read_any_plan
 from fedveil.planning.study import Study
 from fedveil.stages.protocol import Consortium

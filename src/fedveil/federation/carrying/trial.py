@@ -17,6 +17,7 @@ from fedveil.core.errors import require
 from fedveil.core.values import Indices
 from fedveil.data.records import Records
 from fedveil.federation.aggregator.relay import RelayCarrier
+from fedveil.federation.carrying.fresh_process import TURNS
 from fedveil.federation.carrying.processes import Processes, Started, free_port
 from fedveil.federation.deploy.files import (
     HOLDER,
@@ -88,7 +89,7 @@ class TrialNetwork(ABC):
         words = [sys.executable, *program, "site", "--data", str(place / "data.npz")]
         words += ["--key", str(place / "identity.key"), "--records", str(self.records / site)]
         words += ["--socket", str(self.door(site)), *options]
-        self.guards[site] = self.processes.start(f"guard-{site}", words)
+        self.guards[site] = self.processes.start(f"guard-{site}", words, {TURNS: str(self.folder)})
 
     def start_holder(self) -> None:
         """Start the key holder as its operator would; do nothing if the deployment has none."""
@@ -97,7 +98,7 @@ class TrialNetwork(ABC):
         name = self.deployment.holder.name
         words = [sys.executable, "-P", "-m", "fedveil", "keyholder", "--key", str(self.place(name) / "identity.key")]
         words += ["--records", str(self.records / name), "--socket", str(self.door(name)), "--accept", "any"]
-        self.guards[name] = self.processes.start(f"holder-{name}", words)
+        self.guards[name] = self.processes.start(f"holder-{name}", words, {TURNS: str(self.folder)})
 
 
 Network = TypeVar("Network", bound=TrialNetwork)

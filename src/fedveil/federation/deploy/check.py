@@ -15,7 +15,8 @@ from typing import Final
 from cryptography import x509
 
 from fedveil.core.errors import FedveilError, why
-from fedveil.federation.deploy.files import INSIDE, LINK, PROXY, RELAY, read_deployment, read_site
+from fedveil.federation.deploy.files import INSIDE, LINK, PROXY, RELAY, read_deployment
+from fedveil.federation.deploy.own_keys import read_site
 from fedveil.federation.flower.internals import TRIED, is_tried
 from fedveil.federation.nvflare.job import PLACES
 from fedveil.federation.nvflare.job import TRIED as TRIED_FLARE

@@ -10,12 +10,14 @@ from shlex import join
 from string import Template
 from typing import Any, Final, Literal, get_args
 
-from fedveil.core.errors import BadValue, require, why
-from fedveil.core.files import public_folder, read_file
+from fedveil.core.errors import require
+from fedveil.core.files import public_folder
 from fedveil.core.tables import known, read_tables, table, write_tables
 from fedveil.engine.files import PUBLIC, private_folder, write_atomically
 from fedveil.federation.deploy.certificates import MOST_DAYS, Certified, make_certificates, make_node_key
-from fedveil.federation.flower.network import LINK_PROGRAM, SECRET, Link, relay_command, superlink_command
+from fedveil.federation.deploy.own_keys import HOLDER_CARD, read_site, read_text
+from fedveil.federation.flower.channel import Link
+from fedveil.federation.flower.network import LINK_PROGRAM, SECRET, relay_command, superlink_command
 from fedveil.federation.nvflare.job import PLACES, job_files, places
 from fedveil.wire.keys import AGGREGATOR, Card, Identity, check_name
 
@@ -212,7 +214,6 @@ server {{
 
 
 HOLDER: Final = "key-holder"  # its folder's name
-HOLDER_CARD: Final = "key-holder.pub"
 LINK: Final = "link"  # folders on the aggregator's machine, one for each user
 RELAY: Final = "relay"
 PROXY: Final = "proxy"
@@ -436,28 +437,6 @@ def read_deployment(folder: Path) -> Deployment:
     )
 
 
-def read_site(key: Path) -> tuple[Identity, Card]:
-    """Return a site's own key, and the public keys of its aggregator from the file beside it."""
-    return Identity.read(read_text(key)), Card.read(read_text(key.parent / "aggregator.pub"))
-
-
-def read_peers(key: Path) -> dict[str, Card]:
-    """Return the public keys of the other sites, from the folder peers beside a site's own key.
-
-    Return no keys if there is no such folder.
-    """
-    cards = {path.stem: Card.read(read_text(path)) for path in sorted((key.parent / "peers").glob("*.pub"))}
-    for name, card in cards.items():
-        require(card.name == name, f"peers/{name}.pub", f"be the key of {name}", card.name)
-    return cards
-
-
-def read_holder(key: Path) -> Card | None:
-    """Return the key holder's public keys, from the file beside a site's own key; None if there is no key holder."""
-    path = key.parent / HOLDER_CARD
-    return Card.read(read_text(path)) if path.exists() else None
-
-
 def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
     """Make new keys of a site where they are used; their public keys are for the aggregator and the other sites."""
     identity, _ = read_site(folder / "identity.key")
@@ -467,14 +446,6 @@ def rekey(folder: Path, random: Callable[[int], bytes] = os.urandom) -> None:
         node = make_node_key()
         private["node.key"], public["node.pub"] = node.private, node.public
     _write(folder, private, public)
-
-
-def read_text(path: Path) -> str:
-    """Return a text file of a deployment."""
-    try:
-        return read_file(path).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValue(f"{path} must be a readable file of a deployment: {why(error)}.") from error
 
 
 def _write(folder: Path, private: dict[str, bytes], public: dict[str, bytes]) -> None:

@@ -18,9 +18,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedveil.core.errors import FedveilError
 from fedveil.federation.carrying.guard_door import ENVELOPE, hand_to_guard
 from fedveil.federation.carrying.orders import NODES, PUSH, Order, fitting, serve_orders
-from fedveil.federation.flower.channel import RELAY_PATH, Channel, NoPostBox
+from fedveil.federation.flower.channel import RELAY_PATH, Channel, Link, NoPostBox
 from fedveil.federation.flower.internals import GUARD, TOKEN_HEADER, token_of
-from fedveil.federation.flower.network import Link
 from fedveil.wire import frames
 
 RECORD: Final = "fedveil"

@@ -54,6 +54,21 @@ class NotAdmitted(FedveilError):
     """The link does not know this node or this task."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The address of a SuperLink and its certificate; ``name``: its name in Flower's configuration."""
+
+    name: str
+    host: str
+    port: int
+    authority: Path
+
+    @property
+    def address(self) -> str:
+        """Host and port, as one string."""
+        return f"{self.host}:{self.port}"
+
+
 @final
 @dataclass(slots=True)
 class Channel:

@@ -12,8 +12,8 @@ from fedveil.federation.aggregator.relay import RelayCarrier
 from fedveil.federation.carrying.processes import Started, free_port
 from fedveil.federation.carrying.trial import TrialNetwork, trial_network
 from fedveil.federation.deploy.files import LINK, RELAY
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.network import (
-    Link,
     register,
     start_link,
     start_node,

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, Final
 from fedveil.core.errors import FedveilError, NotAvailable
 from fedveil.core.tables import write_tables
 from fedveil.federation.carrying.processes import Processes, Started, environment
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.internals import GUARD, LINK_READY
 from fedveil.version import __version__
 
@@ -58,21 +59,6 @@ clientapp = "fedveil_relay.client:app"
 
 class FlowerFailed(FedveilError):
     """One of Flower's commands failed; the message holds its output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """The address of a SuperLink and its certificate; ``name``: its name in Flower's configuration."""
-
-    name: str
-    host: str
-    port: int
-    authority: Path
-
-    @property
-    def address(self) -> str:
-        """Host and port, as one string."""
-        return f"{self.host}:{self.port}"
 
 
 def check_installed() -> str:

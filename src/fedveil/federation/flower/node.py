@@ -1,39 +1,36 @@
 """A site's node: it carries envelopes between the link's post box and the guard, and needs nothing of Flower for it.
 
-At a link without a post box (a SuperLink that a consortium runs already) it starts Flower's SuperNode, and the site's
-own executor beside it. ``python -m fedveil.federation.flower.node`` is ``flower-supernode`` with shorter pauses.
+At a link without a post box (a SuperLink that a consortium runs already) it is Flower's node (``flower_node.py``).
+``python -m fedveil.federation.flower.node`` is what the command ``fedveil node`` becomes.
 """
 
+import json
 import math
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Final, final
 
 from fedveil.core.errors import FedveilError, why
 from fedveil.federation.carrying.guard_door import hand_to_guard
-from fedveil.federation.carrying.processes import Processes, Started, end_with_parent, free_port
+from fedveil.federation.carrying.serving import say, stop_requests
 from fedveil.federation.flower.channel import (
     HOLD,
     LONGEST_HOLD,
     NODE_PATH,
     SIGN,
     Channel,
+    Link,
     NoPostBox,
     NotAdmitted,
     node_headers,
 )
-from fedveil.federation.flower.internals import NODE_ADMITTED, is_tried, node_loop, shorten_pauses, untried_warning
-from fedveil.federation.flower.network import Link, check_installed, run_command, supernode_command
 
-_AGAIN: Final = 5.0  # seconds before the next attempt
+AGAIN: Final = 5.0  # seconds before the next attempt
 _SOON: Final = 0.1  # seconds before the next attempt just after the link was lost
 _EVERY: Final = 1.0  # seconds between two signs of life; the post box waits for five
 _WORKING: Final = 3.0  # seconds after a guard's own sign in which it counts as working
@@ -103,6 +100,8 @@ def run_node(
         _admitted(channel, patience, stop, tell)
     except NoPostBox:
         tell("the link has no post box; starting Flower's node")
+        from fedveil.federation.flower.flower_node import run_flower_node  # few links need it
+
         run_flower_node(link, key, guard, patience, stop, tell)
         return
     if stop():
@@ -135,7 +134,7 @@ def _admitted(channel: Channel, patience: float, stop: Callable[[], bool], tell:
             if str(error) != said:
                 tell("not let in; trying again")
             said = str(error)
-            time.sleep(min(_AGAIN, max(end - time.monotonic(), 0.1)))
+            time.sleep(min(AGAIN, max(end - time.monotonic(), 0.1)))
         else:
             return
 
@@ -159,7 +158,7 @@ def _carry(
             since = time.monotonic() if since is None else since
             if isinstance(error, FedveilError) and time.monotonic() - since >= patience:
                 return
-            time.sleep(_SOON if time.monotonic() - since < _AGAIN else _AGAIN / 5)
+            time.sleep(_SOON if time.monotonic() - since < AGAIN else AGAIN / 5)
             continue
         if since is not None:
             tell("connected")
@@ -180,78 +179,20 @@ def _ask_guard(path: Path, question: bytes, sign: Callable[[], None], tell: Call
         return b""
 
 
-def run_flower_node(
-    link: Link, key: Path, guard: Path, patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
-) -> None:
-    """Run Flower's SuperNode until told to stop; restart it when a restarted link has forgotten it.
-
-    A link counts a killed node as alive for up to a minute, and does not admit it again before.
-    """
-    version = check_installed()
-    from fedveil.federation.flower.apps import client_app  # Flower is imported only here
-    from fedveil.federation.flower.internals import ClientAppExecutor
-
-    if warning := untried_warning(version):
-        tell(warning)
-    with tempfile.TemporaryDirectory(prefix="fedveil-node-") as name:
-        folder = Path(name)
-        secret = folder / "secret"
-        secret.write_bytes(os.urandom(32))
-        secret.chmod(0o600)
-        with Processes(folder / "flower", folder / "logs", apart=False) as processes:
-            while not stop():
-                node, port = _let_in(
-                    lambda port: processes.start(
-                        "supernode", supernode_command(link, key, guard, port, secret, supernode_program(version))
-                    ),
-                    patience,
-                    stop,
-                    tell,
-                )
-                tell("connected")
-                over = partial(_over, node, stop)
-                ClientAppExecutor(client_app, f"127.0.0.1:{port}", secret.read_bytes(), guard, over).serve()
-                if not stop():
-                    tell("a run was cut short; starting again" if node.alive else "the link has let go; trying again")
-                    node.stop()
-
-
-def _let_in(
-    start: Callable[[int], Started], patience: float, stop: Callable[[], bool], tell: Callable[[str], None]
-) -> tuple[Started, int]:
-    """Start Flower's program until the link knows it, or this one is told to stop; return it with its port.
-
-    Every try takes another port: somebody else may have taken the first between our look and its use.
-    """
-    end, port = time.monotonic() + patience, free_port()
-    node = start(port)
-    while NODE_ADMITTED not in node.tail(20000) and not stop():
-        if not node.alive:
-            if time.monotonic() >= end:
-                raise NodeEnded(f"Flower's node has ended; it wrote: {' '.join(node.tail(1500).split())}")
-            tell("not let in; trying again")
-            time.sleep(_AGAIN)
-            port = free_port()
-            node = start(port)
-        time.sleep(0.1)
-    return node, port
-
-
-def _over(node: Started, stop: Callable[[], bool]) -> bool:
-    return stop() or not node.alive
-
-
-def supernode_program(version: str) -> list[str]:
-    """Return the program of a node: with shorter pauses for a Flower that was tried, else Flower's own command."""
-    return [sys.executable, "-P", "-m", "fedveil.federation.flower.node"] if is_tried(version) else ["flower-supernode"]
-
-
 def main() -> None:
-    """Run ``flower-supernode`` with this process's arguments and shorter pauses."""
-    end_with_parent()
-    if not shorten_pauses(node_loop()):
-        sys.stderr.write("Flower's loop has changed; this node looks for messages every three seconds\n")
-    run_command("flower-supernode", sys.argv[1:])
+    """Run a node until it is asked to stop: what ``fedveil node`` becomes when it has read and checked its words."""
+    host, port, authority, key, guard, patience, *shown = sys.argv[1:]
+    link, stopped = Link(name="link", host=host, port=int(port), authority=Path(authority)), stop_requests()
+    told, code = json.dumps({"stopped": True}), 0
+    try:
+        run_node(link, Path(key), Path(guard), float(patience), lambda: bool(stopped), say)
+    except (FedveilError, OSError) as error:
+        sentence, code = " ".join(str(error).split()), 2 if isinstance(error, FedveilError) else 1
+        told = json.dumps({"error": sentence, "code": code})
+        say(f"fedveil: {sentence}")
+    if shown:
+        sys.stdout.write(f"{told}\n")
+    sys.exit(code)
 
 
 if __name__ == "__main__":

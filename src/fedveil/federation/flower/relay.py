@@ -15,8 +15,8 @@ from typing import Final, final
 
 from fedveil.federation.carrying.orders import serve_aggregators
 from fedveil.federation.flower.apps import server_app
+from fedveil.federation.flower.channel import Link
 from fedveil.federation.flower.internals import ServerAppExecutor
-from fedveil.federation.flower.network import Link
 
 _LOOK: Final = 0.2  # seconds between polls for a task while an aggregator waits for one
 

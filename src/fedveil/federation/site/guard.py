@@ -121,8 +121,8 @@ class Guard:
     """Handles one envelope at a time and returns the sealed answer.
 
     ``show`` displays a page to the operator; ``finished`` is called with the folder of a run that has ended; ``note``
-    tells the operator what nobody else may know of the site's own records. ``idle`` is called after what takes memory
-    once, before the guard waits for messages.
+    tells the operator what nobody else may know of the site's own records. ``idle`` is called before the guard waits
+    for the next message.
     """
 
     site: Site
@@ -145,8 +145,11 @@ class Guard:
         record = self._record(opened.head.run)
         me, aggregator, once = self.site.identity, self.site.aggregator, self.world.random(32)
         path = record.private / "state"
-        with allowing(*self.terms.modules):
-            return answered(opened, path, me, aggregator, once, lambda state: self._answer(opened, record, state))
+        try:
+            with allowing(*self.terms.modules):
+                return answered(opened, path, me, aggregator, once, lambda state: self._answer(opened, record, state))
+        finally:
+            self.idle()
 
     def _answer(self, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         asked = Content.read(opened.body)
@@ -184,7 +187,7 @@ class Guard:
         agreed = state.agreed(plan.hash, hashlib.sha256(body).hexdigest())
         if state.finished:
             raise Refused("finished")
-        self.show(plan)
+        self._show(plan)
         if not (plan.hash in self.terms.accept or ANY in self.terms.accept):
             raise Refused("not-accepted")
         if not covered(plan) and not self.terms.trials:
@@ -195,7 +198,6 @@ class Guard:
             # drawn before the first answer and never again, so that the noise of a round is drawn once
             record.draw_key()
         save_state(record.private / "state", agreed)
-        self.idle()
         own = {"list": self._enrolment(plan, asked, record)} if is_masked(plan) else {}
         return "accepted", Content(values={"plan": plan.hash}, blocks=own)
 
@@ -216,7 +218,19 @@ class Guard:
         except Refused:
             raise
         except FedveilError as error:
-            raise Refused("cannot-charge") from error
+            raise self._cannot_charge(error) from error
+
+    def _show(self, plan: Carried) -> None:
+        """Show a plan, with what it costs each observer, to the operator."""
+        try:
+            self.show(plan)
+        except FedveilError as error:
+            raise self._cannot_charge(error) from error
+
+    def _cannot_charge(self, error: FedveilError) -> Refused:
+        """Tell the operator why no cost was worked out; the other side learns only that there is none."""
+        self.note(str(error))
+        return Refused("cannot-charge")
 
     def _step(self, asked: Content, opened: Opened, record: Record, state: SiteState) -> tuple[str, Content]:
         if not state.plan:
@@ -388,7 +402,6 @@ class Guard:
         self._works.pop(record.run, None)
         self._masks.pop(record.run, None)
         self.finished(record.folder)
-        self.idle()
         return "recorded", Content()
 
     def _work(self, record: Record, state: SiteState) -> SiteStages:

@@ -3,37 +3,32 @@
 Laid out like a run's folder.
 """
 
-import ctypes
-import functools
-import gc
 import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-from scipy.fft import fft, rfft
 
 from fedveil.core.errors import BadValue
-from fedveil.core.recent import Recent
 from fedveil.engine.ending import destroy_secrets
-from fedveil.engine.files import PUBLIC, clear_parts, private_folder, write_atomically
-from fedveil.engine.study import write_notes
+from fedveil.engine.files import PUBLIC, clear_parts, private_folder, write_atomically, write_notes
 from fedveil.federation.agreements import KEY_FILE, MASK_KEY, Carried
+from fedveil.federation.carrying.fresh_process import Work, here
 from fedveil.federation.site.data import SiteData
 from fedveil.federation.site.state import load_state
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap
-from fedveil.ledger.place import Transaction, moment
+from fedveil.ledger.transaction import Transaction, moment
 from fedveil.noise.entropy import KEY_BYTES, Entropy
-from fedveil.planning.plan import Plan
+from fedveil.planning.plan import Plan, read_any_plan
 from fedveil.stages.measured.plan import GENERATOR, MeasuredPlan
 from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.stages.synthesise.generator import Generator
@@ -88,33 +83,28 @@ def clear_records(folder: Path, secrets: tuple[str, ...] = SECRETS) -> None:
                 destroy_secrets(private.parent, secrets)
 
 
-_TRANSFORMS: Final = 32  # SciPy keeps tables for the last 16 lengths of each kind of Fourier transform, of any size
-
-
-def forget_computed() -> None:
-    """Drop what functions of fedveil keep of earlier calls, and return the memory to the system.
-
-    Accounting for a plan takes hundreds of megabytes once; the guard then waits for messages for days.
-    """
-    for one in gc.get_objects():
-        if type(one) in (functools._lru_cache_wrapper, Recent) and str(one.__module__).startswith("fedveil."):
-            one.cache_clear()
-    for length in range(2, 2 + _TRANSFORMS):  # short ones take the places of long ones
-        fft(rfft(np.zeros(length)))
-    gc.collect()
-    with suppress(OSError, AttributeError):  # only the GNU C library has it
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 _SALT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the site needs from outside (time, randomness); tests pass their own."""
+    """What the site needs from outside (time, randomness, where it works out costs); tests pass their own."""
 
     random: Callable[[int], bytes]
     now: Callable[[], datetime]
+    work_out: Work = here
+
+
+def charge(
+    books: str, run: str, at: str | None, plan: str, caps: Sequence[Mapping[str, Any]], persons: str | None
+) -> None:
+    """Charge a run to books that are known to be those of its data; working out what it costs takes most of the time.
+
+    The plan is given by its text, and the caps by their fields.
+    """
+    with Ledger.look(Path(books)) as ledger:
+        own = read_any_plan(plan)
+        Transaction(ledger, run, at).charge(own, caps=[Cap(**cap) for cap in caps], persons=persons)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,8 +137,10 @@ class Record:
 
     def charge(self, plan: Carried, data: SiteData, caps: tuple[Cap, ...]) -> None:
         """Charge the whole run to the site's budget before anything is sent; charging again has no effect."""
-        with self._ledger(data) as ledger:
-            self._transaction(ledger, plan).charge(plan, caps=caps, persons=data.person_column)
+        self._ledger(data).close()  # there are books, and they belong to these data
+        at = moment(plan, self.world.now())
+        limits = [asdict(cap) for cap in caps]
+        self.world.work_out(charge, str(self.books), self.run, at, plan.text(), limits, data.person_column)
         write_atomically(self.folder / "plan.toml", plan.text().encode(), mode=PUBLIC)
         if not (self.private / "prepared").exists():
             salt = self.world.random(_SALT)

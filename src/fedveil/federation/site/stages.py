@@ -17,8 +17,8 @@ import numpy as np
 from fedveil.core.errors import FedveilError
 from fedveil.core.values import Vector
 from fedveil.data.records import Records
+from fedveil.engine.evaluator import evaluator_of
 from fedveil.engine.files import write_atomically
-from fedveil.engine.run import evaluator_of
 from fedveil.federation.agreements import Carried, Span, span_of, spans
 from fedveil.federation.site.checks import outline_at, table_at
 from fedveil.federation.site.data import SiteData

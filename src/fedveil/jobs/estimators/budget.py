@@ -11,7 +11,7 @@ from pathlib import Path
 from fedveil.core.errors import require
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.budget import Cap, Cost
-from fedveil.ledger.place import Transaction
+from fedveil.ledger.transaction import Transaction
 from fedveil.planning.plan import Plan
 from fedveil.privacy.guarantee import Adversary, Neighbours, Unit
 

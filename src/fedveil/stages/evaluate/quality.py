@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from fedveil.core.values import Indices, Matrix, Vector
 from fedveil.models.adjusted import likeliest, probabilities
@@ -212,6 +212,7 @@ class TwoClasses:
     def _edges(self) -> tuple[Vector, Vector, Vector]:
         """The probabilities of the second class at both ends of each part, and in its middle."""
         ends = np.concatenate([[-self.reach], self.borders, [self.reach]])
+        expit = scipy.special.expit
         return expit(ends[:-1]), expit(ends[1:]), expit((ends[:-1] + ends[1:]) / 2)
 
     def _mean(self, key: str) -> tuple[float | None, Interval]:

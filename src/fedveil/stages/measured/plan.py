@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
 
-from fedveil.accounting.compare import account_for
 from fedveil.accounting.evaluator import bound_of, least_of, withdrawn
 from fedveil.accounting.grid import Grid, on_grid
 from fedveil.core.errors import BadValue, CannotCertify, require
@@ -257,6 +256,8 @@ def _promise(plan: MeasuredPlan, adversary: Adversary, delta: float) -> Answer:
     """
     if plan.evaluation:
         return plan.evaluation.answer(adversary, plan.data, plan.target, plan.trust, delta)
+    from fedveil.accounting.compare import account_for  # a site's rounds need no accountant
+
     seen = plan.mechanism_seen_by(adversary)
     if seen is None:
         return least_of([bound_of(withdrawn("loss-distribution", _ALL_KNOWN), delta, None)], delta, None)

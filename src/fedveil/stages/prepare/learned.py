@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import isotonic_regression
-from scipy.special import log_ndtr, ndtri
+import scipy
 
 from fedveil.core.errors import BadValue, require
 from fedveil.core.strict_json import read_object
@@ -186,8 +185,8 @@ def threshold_of(deviation: float, slip: float, columns: int, words: int, counte
     in each column, each counted with ``counted`` at most. The noise is rounded by less than one grid step.
     """
     tries = columns * words
-    away = -float(ndtri(slip / tries))
-    chance = tries * float(np.exp(log_ndtr(-away))) * (1 + 1e-9)
+    away = -float(scipy.special.ndtri(slip / tries))
+    chance = tries * float(np.exp(scipy.special.log_ndtr(-away))) * (1 + 1e-9)
     return (counted + away * deviation) * (1 + 1e-12) + 1 / STEPS, chance
 
 
@@ -493,7 +492,7 @@ def made_monotone(model: ModelPlan, learned: LearnedRule, parameters: Vector) ->
             height = math.sqrt(1 - LINE)
             line = math.sqrt(LINE) * result[start] * np.clip((knots - one.mean) / one.spread, -1.0, 1.0)
             rising = ways[one.name] == "increasing"
-            curve = isotonic_regression(line + height * result[hats], increasing=rising).x
+            curve = scipy.optimize.isotonic_regression(line + height * result[hats], increasing=rising).x
             result[start], result[hats] = 0.0, curve / height
         start += learned.outline.block(one.name)
     return result

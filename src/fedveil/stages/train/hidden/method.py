@@ -13,8 +13,7 @@ import numpy as np
 from fedveil.accounting.evaluator import Evaluator, bound_of, for_group, least_of
 from fedveil.accounting.grid import Grid
 from fedveil.accounting.hidden import lipschitz_of_step, per_round
-from fedveil.accounting.observers import Participation, Shares, views, views_of_shares
-from fedveil.accounting.profile import composed
+from fedveil.accounting.participation import Participation, Shares
 from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector, number
 from fedveil.data.records import DataShape
@@ -101,6 +100,8 @@ class AtOnce:
 
     def views(self, method: Hidden, adversary: Adversary, setup: Setup) -> Sequence[Evaluator]:
         """Return every bound on what this observer learns, with ideal noise."""
+        from fedveil.accounting.observers import views  # a site's rounds need no accountant
+
         return views(method.run, adversary, method.participation(setup))
 
     def grid(self, method: Hidden, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
@@ -133,6 +134,8 @@ class InShares(AtOnce):
 
     def views(self, method: Hidden, adversary: Adversary, setup: Setup) -> Sequence[Evaluator]:
         """Return every bound on what this observer learns, with ideal shares."""
+        from fedveil.accounting.observers import views_of_shares
+
         return views_of_shares(method.run, adversary, method.participation(setup), method.shares(setup))
 
     def grid(self, method: Hidden, adversary: Adversary, setup: Setup, exponent: int) -> Grid:
@@ -387,6 +390,8 @@ def hidden_of(stage: Training) -> Hidden:
 @lru_cache(maxsize=32)
 def _composed(method: Hidden, adversary: Adversary, setup: Setup, beside: Gaussian) -> Evaluator:
     """Kept, since the curve of the run is worked out once for all questions about the composition."""
+    from fedveil.accounting.profile import composed
+
     return composed(method.views(adversary, setup), beside)
 
 
