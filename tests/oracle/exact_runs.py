@@ -57,7 +57,7 @@ def patterns(run: LastIterate, group: int) -> Patterns:
 class Line:
     """The cells, and the matrix of each round for each number of victims and each data set."""
 
-    def __init__(self, run: LastIterate, rng: np.random.Generator, group: int) -> None:
+    def __init__(self, run: LastIterate, rng: np.random.Generator, group: int, *, linear: bool = False) -> None:
         self.run, self.group = run, group
         further = run.further
         steps, noise, batch = (
@@ -75,7 +75,7 @@ class Line:
         self.edges = np.linspace(-reach, reach, CELLS + 1)
         self.grid = (self.edges[1:] + self.edges[:-1]) / 2
         self.start, self.half = float(rng.normal()) * 0.3, half
-        centre, kind = float(rng.normal()), int(rng.integers(3))
+        centre, kind = float(rng.normal()), 0 if linear else int(rng.integers(3))
         bend = (run.smoothness or 0.0) - run.strong_convexity
         joined = [float(b) if not run.sampled else float(rng.integers(0, int(b) + 1)) for b in batch]
         direction = float(rng.choice([-1.0, 1.0]))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import log
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,34 @@ import pytest
 from fedveil import LastIterate, account_for, calibrate
 from fedveil.privacy.mechanism import FurtherRounds, going_on
 from fedveil.privacy.mechanism_file import last_iterate_table, mechanism_of
-from oracle.exact_runs import random_lines
+from fedveil.theory.numerics import smallest_epsilon
+from oracle.exact_runs import Line, random_lines, random_run
 
 DELTA = 1e-5
 LOOSE = 2e-3, 2e-7  # what merging states into cells between rounds may add, relative and absolute
 
 
+@pytest.mark.parametrize("leaves", [None, True])
 @pytest.mark.parametrize("order", ["public", "secret", "poisson", "independent"])
-def test_no_exact_run_is_above_its_certificate(order: str) -> None:
-    for run, line, epsilon in random_lines(11, 12, order=order):
+def test_no_exact_run_is_above_its_certificate(order: str, leaves: bool | None) -> None:
+    for run, line, epsilon in random_lines(11, 24 if leaves else 12, order=order, leaves=leaves):
         certified = account_for(run, epsilon=epsilon).delta
         assert certified * (1 + LOOSE[0]) + LOOSE[1] >= line.delta(epsilon), (run, epsilon)
+
+
+@pytest.mark.parametrize("order", ["public", "secret"])
+def test_what_is_left_of_who_leaves_is_near_the_exact_number_for_linear_losses(order: str) -> None:
+    ratios = []
+    for index in range(24):
+        rng = np.random.default_rng([100, index])
+        run = random_run(rng, leaves=True, order=order, stopping="end")
+        line = Line(run, rng, 1, linear=True)
+        exact = smallest_epsilon(lambda e, line=line: log(max(line.delta(e), 1e-300)), 1e-3, tolerance=1e-4)
+        if exact > 0.01:
+            ratios.append(account_for(run, delta=1e-3).epsilon / exact)
+    assert len(ratios) >= 12
+    assert min(ratios) >= 1 - 1e-3
+    assert np.median(ratios) <= 1.5
 
 
 def linear(further: int, **changes: Any) -> LastIterate:

@@ -57,8 +57,9 @@ def _forgetting_row(plan: Plan) -> str:
     """Who has left, and which sites take no part; nothing for a run without an earlier one."""
     if not plan.forgetting:
         return ""
-    left, away = plan.forgetting.units, plan.forgetting.away
-    what = f"  goes on from plan {plan.lineage[-2].hash[:12]} without {left} {plan.target.unit}{'s' * (left != 1)}"
+    left, away, keep = plan.forgetting.units, plan.forgetting.away, plan.hidden.keep
+    begun = "begins anew after" if keep == 0 else "goes on from" + (f" {keep:g} of the model of" if keep < 1 else "")
+    what = f"  {begun} plan {plan.lineage[-2].hash[:12]} without {left} {plan.target.unit}{'s' * (left != 1)}"
     return what + (f"; sites that have left: {', '.join(away)}" if away else "")
 
 
