@@ -112,7 +112,7 @@ class Table:
     run: str = "run"
     trace: Trace = field(default_factory=Trace)
 
-    def prepare(self) -> None: ...
+    def prepare(self, lists: Mapping[str, bytes]) -> None: ...
 
     def site(self, name: str) -> SiteStages:
         private = self.folder / name
@@ -151,7 +151,7 @@ def across_sites(
     for _ in range(sum(stage.turns for stage in plan.stages) + 1):
         table: Any = Table(plan, records, entropy, folder, sites, proposals, fails)
         across = Across(plan=plan, members=members, sums=table, path=folder / "checkpoint", mark=plan.hash, tick=stop)
-        across.open()
+        across.open({})
         try:
             return job(across)
         except _StoppedError:

@@ -453,7 +453,7 @@ def going_on(run: LastIterate, rounds: int) -> LastIterate:
 
     >>> run = LastIterate(rounds=2, batch=(3, 4), step_size=0.5, lipschitz=1.0, noise_std=2.0)
     >>> going_on(run, 10).further
-    FurtherRounds(rounds=10, batch=4, step_size=0.5, noise_std=2.0)
+    FurtherRounds(rounds=10, batch=4, step_size=0.5, noise_std=2.0, keep=1.0)
     """
     if rounds == 0:
         return replace(run, further=NO_FURTHER_ROUNDS)
