@@ -11,12 +11,12 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what each
 demo: $(VENV)/.core
 	$(BIN)/fedveil demo --out out/demo
 
-quick: $(VENV)/.dev  # the daily loop: no test that tests/slow.txt names
+quick: $(VENV)/.full  # the daily loop: no test that tests/slow.txt names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
-test: $(VENV)/.dev
+test: $(VENV)/.full
 	$(BIN)/python -m pytest -n auto
 
 check: $(VENV)/.full lint  # what mypy and the import rules take, the tests do not wait for
@@ -32,7 +32,7 @@ types: $(VENV)/.dev
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-tests: $(VENV)/.dev
+tests: $(VENV)/.full
 	$(BIN)/python -m pytest -n auto
 
 # Builds sdist and wheel, and proves the wheel in two empty environments: with the newest versions and with the lowest.
