@@ -12,9 +12,10 @@ from fedveil import CannotCertify, FedveilError, forget, plan_forgetting, run_st
 from fedveil.certificate.certify import certify
 from fedveil.core.errors import AlreadyFinished
 from fedveil.planning.promises import _hop as hop
-from fedveil.planning.promises import forgetting_curve, forgotten, promise
+from fedveil.planning.promises import forgetting_curve, forgotten, mechanism_seen_by, promise
 from fedveil.release.bundle import Bundle
 from fedveil.report.receipt import receipt_of
+from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.version import __version__
 
 STUDY = """
@@ -97,6 +98,19 @@ def test_rounds_that_begin_anew_leave_nothing_and_need_no_noise_to_hide(folder: 
     assert result.forgotten.every_model.epsilon == promise(plan.lineage[0], "final-model").epsilon
     again = forget(folder / "anew", rows=[5], epsilon=0.4, rounds=2, out=folder / "later")
     assert forgotten(again.certificate.plan)[0].new_model.epsilon < 1e-6  # nothing left stays nothing left
+
+
+def test_what_a_preparation_released_stays_when_rounds_begin_anew(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    study.write_text(study.read_text().replace("feature_bound = 2.0\n", "") + "[prepare]\n")
+    run_study(study, tmp_path / "first")
+    chosen = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.9, keep=0.0).chosen
+    released = mechanism_seen_by(chosen.plan.lineage[0], "final-model")
+    assert released is not None
+    assert chosen.epsilon == pytest.approx(gaussian_epsilon(released.mu, 1e-5), rel=1e-2)
+    assert chosen.epsilon >= gaussian_epsilon(released.mu, 1e-5)
+    with pytest.raises(CannotCertify, match="what the run released about its columns stays"):
+        plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1, keep=0.0)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.0625, 0.0])

@@ -163,9 +163,8 @@ def _first_within(options: Sequence[Option], slack: float) -> Option | None:
 def _least_left(aim: _Aim, rounds: int, others: float) -> Option | None:
     """Return the rounds that begin with the least of the model, of those with about the least risk.
 
-    The others are charged at most so much. None if no such rounds forget.
-
-    First the noise of all rounds that the others need, then the noise of the first round that whoever leaves needs.
+    None if none forget. ``others``: the most that they may be charged. First the noise of all rounds that the others
+    need is looked for, then the noise of the first round that whoever leaves needs.
     """
 
     def charged(log_steady: float) -> float:
