@@ -1,7 +1,6 @@
 """The key holder's own process, as its operator starts it: files of a deployment, its socket, a plan by its hash."""
 
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedveil.federation.agreements import parameters_of, public_of
+from fedveil.federation.carrying.guard_door import hand_to_guard
 from fedveil.federation.deploy.files import read_deployment
 from fedveil.federation.deploy.own_keys import read_holder
 from fedveil.planning.plan import write_plan
 from fedveil.sums.homomorphic.library import has_tenseal
 from fedveil.sums.homomorphic.roles import Encryptor
-from fedveil.wire import frames
 from fedveil.wire.content import Content
 from fedveil.wire.envelope import Head, seal, unseal
 from unit.federations import made_up, study
@@ -42,12 +41,7 @@ def test_a_holder_shows_a_plan_and_signs_a_key_for_the_one_it_has_accepted(tmp_p
         assert center.holder is not None
         head = Head(run=run, sender="aggregator", receiver="notary", kind=kind, round=0, number=number)
         envelope = seal(head, content.write(), center.identity, center.holder, made_up(f"{run} {number}", 32))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-            door.settimeout(60.0)
-            door.connect(str(place / "guard.sock"))
-            frames.send(door, [("envelope", envelope)])
-            ((_, answer),) = frames.receive(door)
-        opened = unseal(answer, center.identity, center.holder)
+        opened = unseal(hand_to_guard(place / "guard.sock", envelope), center.identity, center.holder)
         return opened.head.kind, Content.read(opened.body)
 
     try:

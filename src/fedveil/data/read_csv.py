@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -72,9 +72,7 @@ class _File:
                     skip_rows=self.blank,
                     autogenerate_column_names=not self.header,
                 ),
-                parse_options=csv.ParseOptions(
-                    delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=_skip_blank
-                ),
+                parse_options=_parsing(self.delimiter),
                 convert_options=csv.ConvertOptions(
                     null_values=self.marks,
                     strings_can_be_null=False,
@@ -206,6 +204,16 @@ def _respelt(file: _File, words: list[str]) -> list[str]:
     if file.decimal == "." and file.thousands is None:
         return spelt
     return [usual_writing(text, file.decimal, file.thousands) for text in spelt]
+
+
+@cache
+def _parsing(delimiter: str) -> Any:
+    """Return how rows are parsed, kept as long as Python runs.
+
+    Arrow reads ahead in a thread that may outlive a reader that failed. Were it the last to hold our function, it
+    would need Python to let go of it, and abort the process if Python is just ending.
+    """
+    return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=_skip_blank)
 
 
 def _skip_blank(row: Any) -> str:
