@@ -77,7 +77,7 @@ class Line:
         self.start, self.half = float(rng.normal()) * 0.3, half
         centre, kind = float(rng.normal()), 0 if linear else int(rng.integers(3))
         bend = (run.smoothness or 0.0) - run.strong_convexity
-        joined = [float(b) if not run.sampled else float(rng.integers(0, int(b) + 1)) for b in batch]
+        joined = [float(b) if not run.sampled else float(rng.integers(0, run.records or 1)) for b in batch]
         direction = float(rng.choice([-1.0, 1.0]))
 
         def others(w: Vector) -> Vector:
@@ -148,11 +148,11 @@ def random_run(rng: np.random.Generator, *, leaves: bool | None = None, **fixed:
         "lipschitz": 1.0, "smoothness": 1.0, "strong_convexity": penalty,
         "diameter": float(rng.uniform(0.5, 4.0)) if rng.random() < 0.5 else None,
         "noise_std": float(np.exp(rng.uniform(-0.6, 1.2))), "neighbours": str(rng.choice(["zero-out", "replace-one"])),
-        "rate": float(rng.uniform(0.1, 0.6)) if order == "poisson" else None,
+        "rate": float(rng.uniform(0.2, 0.6)) if order == "poisson" else None,
         "stopping": str(rng.choice(["end", "random"])),
     }  # fmt: skip
     if order in ("poisson", "independent"):
-        values |= {"records": 40, "largest_batch": batch}
+        values["records"] = 5  # so few that no step expands, even if all of them join
     elif order == "secret" and rng.random() < 0.5:
         values["records"] = rounds * batch + int(rng.integers(1, 4))
     if rng.random() < 0.5 if leaves is None else leaves:

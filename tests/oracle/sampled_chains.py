@@ -172,6 +172,16 @@ def random_plan(rng: np.random.Generator, count: int) -> list[Part]:
     return parts[::-1]
 
 
+def shared_plan(rng: np.random.Generator, count: int) -> list[Part]:
+    """Any cut into parts whose windows all end with the run, and which share the noise of their rounds."""
+    bounds = [0, *sorted({int(k) for k in rng.integers(1, count + 1, rng.integers(0, 4))} - {count}), count]
+    shares = rng.dirichlet(np.ones(len(bounds) - 1)) * (1 - 1e-12) if len(bounds) > 2 else np.ones(1)
+    return [
+        Part(first, last, int(rng.integers(0, count)), count, float(share))
+        for first, last, share in zip(bounds, bounds[1:], shares, strict=False)
+    ]
+
+
 def chains(seed: int, number: int) -> Iterator[tuple[np.random.Generator, Chain]]:
     """Frozen random chains, each with the generator that made it."""
     for index in range(number):

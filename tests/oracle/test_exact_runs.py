@@ -11,6 +11,7 @@ import pytest
 from fedveil import LastIterate, account_for, calibrate
 from fedveil.privacy.mechanism import FurtherRounds, going_on
 from fedveil.privacy.mechanism_file import last_iterate_table, mechanism_of
+from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.numerics import smallest_epsilon
 from oracle.exact_runs import Line, random_lines, random_run
 
@@ -26,7 +27,7 @@ def test_no_exact_run_is_above_its_certificate(order: str, leaves: bool | None) 
         assert certified * (1 + LOOSE[0]) + LOOSE[1] >= line.delta(epsilon), (run, epsilon)
 
 
-@pytest.mark.parametrize("order", ["public", "secret"])
+@pytest.mark.parametrize("order", ["public", "secret", "poisson", "independent"])
 def test_what_is_left_of_who_leaves_is_near_the_exact_number_for_linear_losses(order: str) -> None:
     ratios = []
     for index in range(24):
@@ -39,6 +40,24 @@ def test_what_is_left_of_who_leaves_is_near_the_exact_number_for_linear_losses(o
     assert len(ratios) >= 12
     assert min(ratios) >= 1 - 1e-3
     assert np.median(ratios) <= 1.5
+
+
+@pytest.mark.parametrize(("rounds", "passes"), [(50, 1), (50, 2), (50, 4), (400, 2)])
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+def test_whatever_the_passes_much_noise_after_the_run_hides_whoever_leaves(
+    rounds: int, passes: int, keep: float
+) -> None:
+    """Linear losses attain a Gaussian pair: every pass moves the model as far, whichever round a record has drawn."""
+    further = FurtherRounds(rounds=10, batch=100, step_size=0.5, noise_std=1.0, keep=keep)
+    run = LastIterate(
+        rounds=rounds, passes=passes, batch=100, order="independent", records=100 * rounds, step_size=0.5,
+        lipschitz=1.0, smoothness=1.0, noise_std=0.1, neighbours="zero-out", further=further,
+    )  # fmt: skip
+    moved, noise = 0.005, 0.005  # of one record; of a round
+    left = keep ** np.arange(10.0)
+    variance = rounds * passes * (noise * keep**10) ** 2 + float(np.sum((10 * noise * left) ** 2))
+    exact = gaussian_epsilon(passes * moved * keep**10 / variance**0.5, DELTA)
+    assert exact <= account_for(run, delta=DELTA).epsilon <= 1.25 * exact
 
 
 def linear(further: int, **changes: Any) -> LastIterate:

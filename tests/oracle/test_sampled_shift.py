@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from sampled_chains import Chain, Part, chains, hockey, independent_law, poisson_law, random_plan
+from sampled_chains import Chain, Part, chains, hockey, independent_law, poisson_law, random_plan, shared_plan
 
 from fedveil.core.values import Vector
 from fedveil.theory.allocation import AllocationLaw, Summands
@@ -54,7 +54,7 @@ def test_poisson_chains_never_tell_more(rng: np.random.Generator, chain: Chain) 
     present, null = poisson_law(chain, rate, chain.push), poisson_law(chain, rate, None)
     other = poisson_law(chain, rate, chain.other)
     count = len(chain.maps)
-    for parts in (random_plan(rng, count), random_plan(rng, count), at_once(count)):
+    for parts in (random_plan(rng, count), random_plan(rng, count), at_once(count), shared_plan(rng, count)):
         check_plan(parts, count)
         label = f"{chain.label}, rate {rate}, {parts}"
         assert_covered(present, null, pair_uses(chain.rounds, parts, rate, "present"), label)
@@ -68,7 +68,8 @@ def test_poisson_chains_never_tell_more(rng: np.random.Generator, chain: Chain) 
 def test_independent_chains_never_tell_more(rng: np.random.Generator, chain: Chain) -> None:
     present, null, other = (independent_law(chain, push) for push in (chain.push, None, chain.other))
     count = len(chain.maps)
-    for parts in (random_plan(rng, count), at_once(count)):
+    for parts in (random_plan(rng, count), at_once(count), shared_plan(rng, count)):
+        check_plan(parts, count)
         label = f"{chain.label}, {parts}"
         try:
             ahead, back = pass_laws(chain.rounds, parts, count)

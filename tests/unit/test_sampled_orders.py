@@ -12,12 +12,13 @@ from fedveil.accounting.sampled import hidden_pairs
 from fedveil.core.errors import BadValue
 from fedveil.privacy.mechanism import IndependentGaussian, LastIterate, Repeat, SampledGaussian, ShuffledGaussian
 from fedveil.privacy.mechanism_file import last_iterate_table, mechanism_of
-from fedveil.theory.closing import Part, Shape, at_once, check_plan, plan
+from fedveil.theory.closing import Part, Shape, at_once, check_plan, joint_lengths, lengths, plan
 from fedveil.theory.composition import worst_bracket, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.fixed_size import ZeroedBatchLaw, sharing
 from fedveil.theory.mixture_law import MixtureLaw
 from fedveil.theory.renyi import greatest_power
+from fedveil.theory.rounds import Rounds
 
 DELTA = 1e-5
 
@@ -147,6 +148,20 @@ def test_plans_that_forget_or_reuse_are_refused() -> None:
         with pytest.raises(BadValue):
             check_plan(bad, 40)
     check_plan(at_once(5), 5)
+    check_plan([Part(0, 20, 0, 40, 0.25), Part(20, 40, 20, 40, 0.75)], 40)
+    with pytest.raises(BadValue, match="use the noise of a round once"):
+        check_plan([Part(0, 20, 0, 40, 0.25), Part(20, 40, 20, 40, 0.76)], 40)
+
+
+def test_a_small_domain_counts_only_where_a_window_follows_all_its_victims_and_is_theirs_alone() -> None:
+    one = np.ones(4)
+    narrow, wide = (Rounds(one, one, 2 * one, one, np.full(4, math.inf), size) for size in (1e-3, math.inf))
+    assert lengths(narrow, Part(0, 2, 2, 4)).tolist() == pytest.approx([1e-3 / math.sqrt(2)] * 2, rel=1e-9)
+    for part in (Part(0, 4, 0, 4), Part(0, 2, 2, 4, 0.5)):
+        assert lengths(narrow, part).tolist() == lengths(wide, part).tolist()
+    whole, half = Part(0, 4, 0, 4), Part(0, 4, 0, 4, 0.5)
+    pairs = np.array([[0, 1], [1, 3]])
+    assert joint_lengths(wide, half, pairs) == pytest.approx(joint_lengths(wide, whole, pairs) * math.sqrt(2), rel=1e-9)
 
 
 def test_independent_numbers() -> None:

@@ -18,7 +18,7 @@ from fedveil.core.values import Vector
 from fedveil.privacy.mechanism import NO_FURTHER_ROUNDS, LastIterate
 from fedveil.theory.allocation import AllocationLaw, Summands, sparing_tail
 from fedveil.theory.binomial_tail import binomial_tail, largest_usual
-from fedveil.theory.closing import Part, at_once, check_plan, lengths, own_lengths
+from fedveil.theory.closing import Part, at_once, check_plan, lengths, own_lengths, to_the_release
 from fedveil.theory.composition import epsilon_upper, log_delta_upper, profile, two_hops, worst_upper
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.theory.divergence import log_gaussian_delta
@@ -26,7 +26,7 @@ from fedveil.theory.exchange import exchange_coarsening, exchange_delta, exchang
 from fedveil.theory.loss import FiniteLaw, GaussianLaw, LossLaw
 from fedveil.theory.mixture_law import Way
 from fedveil.theory.numerics import ROUNDING, log_sum, smallest_epsilon
-from fedveil.theory.plan_search import PoissonCost, best_plan, scattered_cost
+from fedveil.theory.plan_search import Cost, PoissonCost, best_plan, scattered_cost
 from fedveil.theory.rounds import Rounds
 from fedveil.theory.sampled_poisson import LARGEST_PART, part_law
 
@@ -479,21 +479,19 @@ def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
         cost = scattered_cost(rounds, weights, constant)
         if run.rounds == 1 and not further:
             return seen_pairs(run, group)
-        parts = best_plan(run.total, cost, constant=constant, passes=run.passes, further=further)
-        check_plan(parts, run.total, further)
+        parts = _plan(run, rounds, cost, constant, run.rounds)
         return seen_pairs(run, group) if cost(at_once(run.total)) <= cost(parts) else _passes(run, rounds, parts)
     if run.until_release == 1:
         return seen_pairs(run, group)
     rate = run.rate or 1.0
     limit = max(1, LARGEST_PART // group)
     judge = PoissonCost(rounds, rate, delta, _widest(rounds, rate, group, delta), group, constant, _ways(run)[0])
-    parts = best_plan(run.total, judge, constant=constant, further=further)
+    parts = _plan(run, rounds, judge, constant, limit)
     if max(part.last - part.first for part in parts) > limit:
         return seen_pairs(run, group)
     few = run.total <= 3 * _KINDS or constant
     if few and judge(at_once(run.total)) < judge(parts):
         return seen_pairs(run, group)
-    check_plan(parts, run.total, further)
     counted: dict[Part, int] = {}
     for part in parts:
         key = judge.key(part)
@@ -503,6 +501,16 @@ def hidden_pairs(run: LastIterate, group: int, delta: float) -> Pairs:
         for way in _ways(run)
     ]
     return _both(directions)
+
+
+def _plan(run: LastIterate, rounds: Rounds, cost: Cost, constant: bool, most: int) -> list[Part]:
+    """Return the cheapest plan found; ``most``: victims of a part that closes up to the release."""
+    further, passes = run.until_release - run.total, run.passes if run.order == "independent" else 1
+    parts = best_plan(run.total, cost, constant=constant, passes=passes, further=further)
+    if further:
+        parts = min(parts, to_the_release(rounds, run.total, most), key=cost)
+    check_plan(parts, run.total, further)
+    return parts
 
 
 def _widest(rounds: Rounds, rate: float, group: int, delta: float) -> float:

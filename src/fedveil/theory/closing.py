@@ -2,8 +2,8 @@ r"""Closing plans for a run whose records draw their rounds themselves: who clos
 
 The run is cut into parts. The victims of a part are the rounds ``first..last-1``; whatever gap they open is closed by
 the noise of the part's window, the rounds ``opens..closes-1``, each victim from its own round on. Windows are
-disjoint, so different parts use independent noise. Any such plan is valid, so plans may be searched for. Theory page:
-sampled-shift.md.
+disjoint, or share the noise of their rounds, so different parts use independent noise. Any such plan is valid, so
+plans may be searched for. Theory page: sampled-shift.md.
 """
 
 import math
@@ -21,12 +21,16 @@ _UP = 1 + 1e-12  # lengths are rounded up: a longer shift is never less safe
 
 
 class Part(NamedTuple):
-    """Victims ``first..last-1`` (rounds from 0), closed over the window ``opens..closes-1``."""
+    """Victims ``first..last-1`` (rounds from 0), closed over the window ``opens..closes-1``.
+
+    ``share``: of the variance of each round's noise there, which the part has for itself.
+    """
 
     first: int
     last: int
     opens: int
     closes: int
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,22 @@ def extended(parts: Sequence[Part], further: int) -> list[Part]:
     return [*parts[:-1], parts[-1]._replace(closes=parts[-1].closes + further)]
 
 
+def to_the_release(rounds: Rounds, count: int, size: int) -> list[Part]:
+    """Return parts of ``size`` victims that all close up to the release, and share the noise by how far they move it.
+
+    The best where much noise follows the last victim: with blocks that close one over the next, only the last one would
+    have it.
+    """
+    firsts = range(0, count, size)
+    moved = np.array([float(np.max((rounds.factor * rounds.gap)[k : min(k + size, count)])) for k in firsts])
+    shares = moved / moved.sum() if moved.sum() > 0 else np.full(moved.size, 1 / moved.size)
+    kept = np.maximum(shares, 1e-12) / (1 + 2e-12 * moved.size)  # so that they sum to at most 1, in floats too
+    return [
+        Part(first, min(first + size, count), first, rounds.count, share if kept.size > 1 else 1.0)
+        for first, share in zip(firsts, kept.tolist(), strict=True)
+    ]
+
+
 def shortened(parts: Sequence[Part], count: int) -> list[Part]:
     """Return a plan of a longer run for victims of the first ``count`` rounds; the last of them closes to the end."""
     kept = [part._replace(last=min(part.last, count)) for part in parts if part.first < count]
@@ -92,13 +112,13 @@ def check_plan(parts: Sequence[Part], count: int, further: int = 0) -> None:
     Victims are the first ``count`` rounds; the noise of ``further`` rounds after them may close gaps as well.
     """
     victims = np.zeros(count, dtype=np.int64)
-    noise = np.zeros(count + further, dtype=np.int64)
+    noise = np.zeros(count + further)
     for part in parts:
         right = 0 <= part.first < part.last <= count and part.last <= part.closes <= count + further
-        right = right and 0 <= part.opens < part.closes
+        right = right and 0 <= part.opens < part.closes and 0 < part.share <= 1
         require(right, "Part", "close every gap at or after its round", part)
         victims[part.first : part.last] += 1
-        noise[part.opens : part.closes] += 1
+        noise[part.opens : part.closes] += part.share
     require(bool(np.all(victims == 1)), "plan", "have every round in exactly one part", victims.tolist()[:8])
     require(bool(np.all(noise <= 1)), "plan", "use the noise of a round once", noise.tolist()[:8])
 
@@ -108,7 +128,7 @@ def lengths(rounds: Rounds, part: Part) -> Vector:
     victims = np.arange(part.first, part.last)
     starts = np.maximum(victims, part.opens)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        room = np.sqrt(rounds.span(starts, np.full_like(starts, part.closes)))
+        room = np.sqrt(part.share * rounds.span(starts, np.full_like(starts, part.closes)))
         result = rounds.factor[victims] * rounds.gap[victims] / room
     return np.asarray(np.minimum(np.where(np.isnan(result), np.inf, result), _forgotten(rounds, part)) * _UP)
 
@@ -118,11 +138,11 @@ def own_lengths(rounds: Rounds, parts: Sequence[Part]) -> Vector | None:
 
     The numbers are those of :func:`lengths`, to the bit: runs of thousands of rounds have as many such parts.
     """
-    places = np.array(parts, dtype=np.int64)
-    if not np.array_equal(places, places[:, :1] + np.array([0, 1, 0, 1])):
+    places = np.array(parts)
+    if not np.array_equal(places, np.column_stack([places[:, :1] + np.array([0, 1, 0, 1]), np.ones(len(parts))])):
         return None
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        victims = places[:, 0]
+        victims = places[:, 0].astype(np.intp)
         result = rounds.factor[victims] * rounds.gap[victims] / np.sqrt(rounds.span(victims, victims + 1))
     return np.asarray(np.where(np.isnan(result), np.inf, result) * _UP)
 
@@ -133,8 +153,11 @@ def longest(rounds: Rounds, part: Part) -> float:
 
 
 def _forgotten(rounds: Rounds, part: Part) -> float:
-    """Return the shift if two arbitrary points enter the window, which needs all victims to come before it."""
-    if part.opens < part.last or not math.isfinite(rounds.diameter):
+    """Return the shift if two arbitrary points enter the window, which needs all victims to come before it.
+
+    A part that shares its noise goes without: the others' gaps are in the same points.
+    """
+    if part.opens < part.last or part.share < 1 or not math.isfinite(rounds.diameter):
         return math.inf
     opens, closes = np.array([part.opens]), np.array([part.closes])
     with np.errstate(over="ignore"):
@@ -150,7 +173,7 @@ def joint_lengths(rounds: Rounds, part: Part, victims: Indices) -> Vector:
     inside = np.maximum(victims, part.opens)  # a victim before the window waits until it opens
     waiting = rounds.factor[victims] / rounds.factor[inside]
     gaps = rounds.gap[victims] * waiting
-    return np.asarray(_window_mu(rounds, inside, gaps, part.closes) * _UP, dtype=np.float64)
+    return np.asarray(_window_mu(rounds, inside, gaps, part.closes) / math.sqrt(part.share) * _UP, dtype=np.float64)
 
 
 def _window_mu(rounds: Rounds, uses: Indices, gaps: Vector, closes: int) -> Vector:

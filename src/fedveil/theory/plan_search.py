@@ -104,7 +104,9 @@ class PoissonCost:
         if not self.constant:
             return part
         shift = self.rounds.count - part.closes
-        return Part(part.first + shift, part.last + shift, part.opens + shift, part.closes + shift)
+        return part._replace(
+            first=part.first + shift, last=part.last + shift, opens=part.opens + shift, closes=part.closes + shift
+        )
 
     def _picture(self, part: Part) -> tuple[Spectrum, float]:
         """Return the law of the loss under P, split between neighbouring cells, and the mass beyond the last."""
@@ -152,12 +154,13 @@ def _densities(means: Vector, weights: Vector, x: Vector) -> Vector:
 
 def scattered_cost(rounds: Rounds, weights: Vector, constant: bool) -> Cost:
     """Return the cost for independent draws: the variance of the likelihood ratio, dominated by late, short parts."""
-    known: dict[tuple[int, ...], float] = {}  # of rounds of one kind only the distances count
+    known: dict[tuple[float, ...], float] = {}  # of rounds of one kind only the distances count
 
     def cost(parts: Sequence[Part]) -> float:
         total = 0.0
         for part in parts:
-            key = (part.last - part.first, part.opens - part.first, part.closes - part.first) if constant else part
+            places = (part.last - part.first, part.opens - part.first, part.closes - part.first)
+            key = (*places, part.share) if constant else part
             if key not in known:
                 mus = lengths(rounds, part)
                 share = weights[part.first : part.last]
