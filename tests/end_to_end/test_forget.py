@@ -2,6 +2,8 @@
 
 import json
 import math
+import zipfile
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,11 +12,21 @@ import pytest
 
 from fedveil import CannotCertify, FedveilError, forget, plan_forgetting, run_study
 from fedveil.certificate.certify import certify
-from fedveil.core.errors import AlreadyFinished
+from fedveil.core.errors import AlreadyFinished, BadValue
+from fedveil.data.load import Loaded
+from fedveil.data.records import DataShape, Records
+from fedveil.engine.here import Here
+from fedveil.engine.run import run_stages
+from fedveil.engine.study import CellsHere, RowsHere
+from fedveil.engine.train import train
+from fedveil.jobs.local import open_any_study
+from fedveil.noise.entropy import Entropy
 from fedveil.planning.promises import _hop as hop
 from fedveil.planning.promises import forgetting_curve, forgotten, mechanism_seen_by, promise
 from fedveil.release.bundle import Bundle
 from fedveil.report.receipt import receipt_of
+from fedveil.stages.prepare.columns import Columns
+from fedveil.stages.prepare.loading import Unprepared
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.version import __version__
 
@@ -46,6 +58,29 @@ def study_in(folder: Path, kind: str = "hidden", more: str = 'order = "public"')
     return folder / "study.toml"
 
 
+def blank_records(shape: DataShape) -> Records:
+    """Return records of a shape that contribute nothing."""
+    return Records(
+        features=np.zeros((shape.records, shape.features)),
+        targets=np.full(shape.records, np.nan),
+        owner=np.zeros(shape.records, dtype=np.int64),
+        clients=shape.clients,
+        bound=shape.bound,
+        classes=shape.classes,
+    )
+
+
+def rows_of(records: Records) -> Loaded:
+    return Loaded(train=records, test=None, test_public=True, dropped_rows=0, feature_names=())
+
+
+def changed(columns: Columns, row: int) -> Columns:
+    """Return the cells with other numbers in one row."""
+    numbers = columns.numbers.copy()
+    numbers[row] = 1e6
+    return replace(columns, numbers=numbers)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("forget")
@@ -69,9 +104,29 @@ def test_who_left_is_promised_the_target_and_the_others_pay_a_part(folder: Path)
 
 
 def test_it_starts_from_the_model_that_was_released(folder: Path) -> None:
-    before, after = (Bundle.read(folder / name) for name in ("first", "second"))
-    assert after.plan.hidden.start == tuple(before.parameters.tolist())
-    assert not np.array_equal(before.parameters, after.parameters)
+    """With next to no noise and a single short step the new model is near the old one; from zeros it would not be."""
+    before, plan = Bundle.read(folder / "first").parameters, certify(folder / "second", __version__).plan
+    quiet = replace(plan.run, passes=1, step_size=1e-9, noise_std=1.0)
+    near = replace(plan, method=replace(plan.hidden, run=quiet), grid=-45)
+    records = blank_records(plan.data)
+    assert train(near, records, Entropy.from_seed(1), start=before).model == pytest.approx(before, abs=1e-6)
+    with pytest.raises(TypeError, match="must be given it"):
+        run_stages(plan, RowsHere(rows_of(records), records, Entropy.from_seed(1)), Here(plan, Entropy.from_seed(1)))
+    with pytest.raises(BadValue, match="be one that the plan goes on from"):
+        train(plan, records, Entropy.from_seed(1), start=before * 1e6)
+
+
+def test_nothing_that_may_be_published_shows_the_model_before(folder: Path) -> None:
+    """The promise is about whoever has the new model and not the old one: its files must not give the old one away."""
+    before = Bundle.read(folder / "first").parameters
+    published = [path for path in (folder / "second").iterdir() if path.is_file()]
+    with zipfile.ZipFile(folder / "second" / "bundle.zip") as bundle:
+        contents = [*(path.read_bytes() for path in published), *(bundle.read(name) for name in bundle.namelist())]
+    assert {"plan.toml", "certificate.json", "report.html", "ledger.jsonl"} <= {path.name for path in published}
+    for value in before:
+        told = {f"{value!r}", f"{value:.9g}", f"{value:.6f}", f"{value:.4f}"}
+        assert not any(one.encode() in content for one in told for content in contents)
+        assert not any(value.tobytes() in content for content in contents)
 
 
 def test_more_rounds_never_tell_more(folder: Path) -> None:
@@ -110,7 +165,52 @@ def test_what_a_preparation_released_stays_when_rounds_begin_anew(tmp_path: Path
     assert chosen.epsilon == pytest.approx(gaussian_epsilon(released.mu, 1e-5), rel=1e-2)
     assert chosen.epsilon >= gaussian_epsilon(released.mu, 1e-5)
     with pytest.raises(CannotCertify, match="what the run released about its columns stays"):
-        plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1, keep=0.0)
+        plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1, keep=1.0)
+
+
+def test_columns_are_learned_again_where_what_was_learned_of_them_tells_too_much(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    text = study.read_text().replace("feature_bound = 2.0\n", "").replace("epsilon = 1.0", "epsilon = 8.0")
+    study.write_text(text + "[prepare]\n")
+    first = run_study(study, tmp_path / "first")
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    result = forget(tmp_path / "first", rows=[5], epsilon=0.01, rounds=8, out=tmp_path / "second")
+    plan = certify(tmp_path / "second", __version__).plan
+    assert (plan.hidden.keep, plan.preparation.share < plan.lineage[0].preparation.share) == (0.0, True)
+    assert forgotten(plan)[0].new_model.epsilon < 1e-3
+    beside = mechanism_seen_by(plan, "final-model")
+    assert beside is not None
+    assert gaussian_epsilon(beside.mu, 1e-5) < promise(plan, "final-model").epsilon <= 4.0
+    learned = [(tmp_path / name / "preparation.json").read_bytes() for name in ("first", "second")]
+    assert learned[0] != learned[1]
+    assert "learned about the columns" in (tmp_path / "second" / "receipt.html").read_text()
+    frame = {name: [float(line.split(",")[at]) for line in lines[1:9]] for at, name in enumerate("abc")}
+    assert len(result.model.predict(frame)) == len(first.model.predict(frame)) == 8
+    # A later request goes on with the columns as they were learned last; both units' promises hold.
+    forget(tmp_path / "second", rows=[9], epsilon=3.0, rounds=4, keep=0.0, out=tmp_path / "third")
+    third = certify(tmp_path / "third", __version__).plan
+    earlier, now = forgotten(third)
+    assert earlier.new_model.epsilon < 1e-3
+    assert gaussian_epsilon(beside.mu, 1e-5) <= now.new_model.epsilon <= 3.0
+    assert not third.preparation
+    assert (tmp_path / "third" / "private" / "origin").read_text().strip() == str((tmp_path / "second").absolute())
+
+
+def test_nothing_of_who_left_is_in_what_is_learned_again(tmp_path: Path) -> None:
+    """The noise repeats itself in tests: if the sums without the record are the same, so is all that is released."""
+    study = study_in(tmp_path)
+    study.write_text(study.read_text().replace("feature_bound = 2.0\n", "") + "[prepare]\n")
+    run_study(study, tmp_path / "first")
+    opened = open_any_study(study)[1]
+    assert isinstance(opened, Unprepared)
+    other = replace(opened, columns=changed(opened.columns, row=4))
+    plan = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1).chosen.plan
+    gone, key = np.array([4]), Entropy.from_seed(3)
+    released = [run_stages(plan, CellsHere(one.without(gone), key), Here(plan, key)) for one in (opened, other)]
+    assert released[0]["preparation"].text() == released[1]["preparation"].text()
+    assert released[0]["training"].tobytes() == released[1]["training"].tobytes()
+    kept = [run_stages(plan, CellsHere(one, key), Here(plan, key)) for one in (opened, other)]
+    assert kept[0]["preparation"].text() != kept[1]["preparation"].text()
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.0625, 0.0])

@@ -51,7 +51,7 @@ def plans() -> tuple[Plan, Plan]:
     """
     loaded = Loaded(train=ALL, test=None, test_public=False, dropped_rows=0, feature_names=())
     first = planned_for(study_of(STUDY, base=Path(), name="game", data_given=True), loaded).plan
-    design = design_forgetting(first, np.zeros(1), Leaving(units=1), epsilon=0.5, others=8.0, rounds=4, keep=0.25)
+    design = design_forgetting(first, Leaving(units=1), epsilon=0.5, others=8.0, rounds=4, keep=0.25)
     return first, design.chosen.plan
 
 
@@ -59,8 +59,7 @@ Forget = Callable[[Plan, float, Entropy], float]
 
 
 def go_on(plan: Plan, model: float, entropy: Entropy, data: Records = REST) -> float:
-    going = replace(plan, method=replace(plan.hidden, start=(model,)))
-    return float(train(going, data, entropy).model[0])
+    return float(train(plan, data, entropy, start=np.array([model])).model[0])
 
 
 def models(plans: tuple[Plan, Plan], data: Records, forget: Forget, label: int) -> Vector:
@@ -99,7 +98,8 @@ def part_of(plan: Plan, first: int, count: int) -> Plan:
     """Return the plan of so many of its rounds, from one of them on."""
     noise = plan.run.noise_std
     kept = noise[first : first + count] if isinstance(noise, tuple) else (noise,) * count
-    return replace(plan, method=replace(plan.hidden, run=replace(plan.run, passes=count, noise_std=kept)))
+    run = replace(plan.run, passes=count, noise_std=kept)
+    return replace(plan, method=replace(plan.hidden, run=run, keep=plan.hidden.keep if first == 0 else 1.0))
 
 
 def use_once(plan: Plan, model: float, entropy: Entropy) -> float:

@@ -79,12 +79,15 @@ def _show(design: ForgetDesign, result: ForgetResult | None, as_json: bool) -> N
     values: dict[str, Any] = {
         "rounds": chosen.rounds,
         "keep": chosen.keep,
+        "columns_again": chosen.columns_again,
         "epsilon_new_model_only": chosen.epsilon,
         "epsilon_others": chosen.others,
+        "expected_quality": chosen.quality,
         "retraining": {
             "rounds": design.retraining_rounds,
             "epsilon_others": design.retraining_epsilon,
             "expected_risk": design.retraining_risk,
+            "expected_quality": design.retraining_quality,
             "recommended": design.retrain or None,
         },
         "options": table_of(design.options),
@@ -120,13 +123,16 @@ def _numbers(rows: str | None) -> list[int]:
 
 
 def _lines(design: ForgetDesign) -> list[str]:
-    lines = [" rounds   begin with   left of them   charged to the others   expected risk"]
+    lines = [" rounds   begin with   left of them   charged to others   expected quality"]
     for one in design.options:
         mark = "  <- chosen" if one is design.chosen else ""
-        epsilons = f"{digits(one.epsilon, 3):>12}   {digits(one.others, 3):>21}"
-        lines.append(f"{one.rounds:7d}   {_part(one.keep):>10}   {epsilons}   {one.risk:13.2g}{mark}")
-    again = f"{digits(design.retraining_epsilon, 3):>21}   {design.retraining_risk:13.2g}"
+        epsilons = f"{digits(one.epsilon, 3):>12}   {digits(one.others, 3):>17}"
+        lines.append(f"{one.rounds:7d}   {_part(one.keep):>10}   {epsilons}   {one.quality:16.1%}{mark}")
+    again = f"{digits(design.retraining_epsilon, 3):>17}   {design.retraining_quality:16.1%}"
     lines.append(f"{design.retraining_rounds:7d}   {_part(0.0):>10}   {'train again':>12}   {again}")
+    lines.append("quality: of the way from a model that has learned nothing to the best of its kind")
+    if design.chosen.columns_again:
+        lines.append("What the run learned about its columns is learned again, without them.")
     return [*lines, design.retrain] if design.retrain else lines
 
 

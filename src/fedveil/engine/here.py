@@ -11,7 +11,7 @@ from fedveil.core.values import Vector
 from fedveil.engine import answers
 from fedveil.engine.answers import Answers
 from fedveil.engine.keeper import Keeper
-from fedveil.engine.run import Data, Released, Rows
+from fedveil.engine.run import BEFORE, Data, Released, Rows
 from fedveil.engine.sums import stage_summing
 from fedveil.engine.system import Progress, System
 from fedveil.engine.train import train
@@ -64,7 +64,8 @@ class Here:
 
     def train(self, plan: Plan, data: Data, released: Released) -> Vector:
         """Train on all records, and return the last model."""
-        return train(plan, data.train(released), self.entropy, public=data.public_test(released)).model
+        public, start = data.public_test(released), released.get(BEFORE)
+        return train(plan, data.train(released), self.entropy, public=public, start=start).model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +120,7 @@ class KeptHere(Here):
             tell(state.round, total)
 
         how: dict[str, Any] = {"add_up": add_up, "fails": fails, "public": data.public_test(released)}
+        how["start"] = released.get(BEFORE)
         try:
             trained = train(plan, records, self.entropy, begun=begun, watch=after, **how)
         except FedveilError:

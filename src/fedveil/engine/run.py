@@ -49,6 +49,8 @@ def model_file(plan: Plan, model: Any, learned: LearnedRule | None = None) -> by
 
 
 Released = dict[str, Any]  # what each stage has released, by the stage's name
+BEFORE: Final = "before"  # in its place: the model that was released before, of a plan that goes on from it
+NOTHING: Final[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,9 +120,12 @@ class Adder(Protocol):
         """Add up all rounds of the plan's training, and return the model."""
 
 
-def run_stages(plan: Plan, data: Data, adder: Adder) -> Released:
-    """Carry out the stages of a plan in order; return what each released."""
-    released = data.stated(plan)
+def run_stages(plan: Plan, data: Data, adder: Adder, before: Mapping[str, Any] = NOTHING) -> Released:
+    """Carry out the stages of a plan in order; return what each released.
+
+    ``before``: what was released before they begin.
+    """
+    released = {**before, **data.stated(plan)}
     for stage in plan.stages:
         released[stage.name] = _ACTS[stage.name](plan, data, adder, released)
     return released
@@ -135,6 +140,8 @@ def prepare(plan: Plan, data: Data, adder: Adder, released: Released) -> Learned
 
 def _train(plan: Plan, data: Data, adder: Adder, released: Released) -> Vector:
     """Train; shapes that the model must keep are made of what was trained, which looks at no record."""
+    if plan.goes_on and BEFORE not in released:
+        raise TypeError("a plan that goes on from a released model must be given it")
     model = adder.train(plan, data, released)
     return made_monotone(plan.model, released["preparation"], model) if "preparation" in released else model
 

@@ -164,8 +164,9 @@ class CellsHere(_InThisProcess):
     def cells(self, plan: Plan) -> Cells:
         """Return the columns that the plan's preparation measures."""
         found, train = self.found, self.found.train
+        first = plan.lineage[0].preparation  # by which the rows were laid out, also where they are learned again
         return Cells(
-            outline=fitting(with_shape(found.outline, plan.model), plan.preparation, plan.data, plan.target),
+            outline=fitting(with_shape(found.outline, plan.model), first, plan.data, plan.target),
             columns=found.training_columns,
             targets=train.targets,
             classes=train.classes,

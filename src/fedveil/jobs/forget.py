@@ -6,10 +6,12 @@
 0.0998
 """
 
+import hmac
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,16 +23,17 @@ from fedveil.core.values import Indices
 from fedveil.data.expiry import by_month, day_of
 from fedveil.data.expiry import expired as expired_on
 from fedveil.data.load import Loaded, places_of
-from fedveil.data.records import Records
+from fedveil.data.row_rule import RowRule
 from fedveil.data.sources import read as read_source
 from fedveil.data.spec import Source
 from fedveil.engine.files import PUBLIC, write_atomically
 from fedveil.engine.here import KeptHere
 from fedveil.engine.job import Job, Release, Started, conduct
-from fedveil.engine.run import release_of, run_stages
-from fedveil.engine.study import RowsHere
+from fedveil.engine.run import BEFORE, release_of, run_stages
+from fedveil.engine.study import CellsHere, RowsHere
 from fedveil.engine.system import Progress, System
 from fedveil.jobs.local import AS_OF, STUDY, Result, Sign, Wanted, conclude, open_any_study, signing_key
+from fedveil.noise.entropy import Entropy
 from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgetting
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
@@ -74,7 +77,7 @@ class Aim:
     def design(self, before: Bundle, leaving: Leaving) -> ForgetDesign:
         """Return the rounds that reach it from a released model."""
         how = {field.name: getattr(self, field.name) for field in fields(self)}
-        return design_forgetting(before.plan, before.parameters, leaving, **how)
+        return design_forgetting(before.plan, leaving, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,10 +85,12 @@ class Request:
     """Who leaves which run, on which data; ``leaving``: numbers of training records; ``gone``: of earlier ones.
 
     ``who``: the same as the planner needs it. ``expired``: the last day by which all that expired have left, if any.
+    ``opened``: rows, as the run before made them; ``cells``: of what they were made, if their rule was learned.
     """
 
     study: Study
     opened: Loaded
+    cells: Unprepared | None
     before: Bundle
     source: Path
     leaving: Indices
@@ -94,9 +99,29 @@ class Request:
     expired: date | None = None
 
     @property
-    def remaining(self) -> Records:
-        """The records without those who left: each is blank, so it counts in every size and contributes nothing."""
-        return self.opened.train.without(np.union1d(self.leaving, self.gone))
+    def away(self) -> Indices:
+        """The training records of all who left: each is blank, so it counts in every size and contributes nothing."""
+        return np.union1d(self.leaving, self.gone)
+
+    def remaining(self, plan: Plan, entropy: Entropy) -> "RowsHere | CellsHere":
+        """Return the records without those who left: as rows, or as columns whose rule is learned again."""
+        if plan.preparation and self.cells is not None:
+            return CellsHere(self.cells.without(self.away), entropy)
+        return RowsHere(self.opened, self.opened.train.without(self.away), entropy)
+
+    def met(self, plan: Plan, key: bytes) -> str:
+        """Return the keyed fingerprint of what the noise of a request meets: records, and the model it goes on from."""
+        if plan.preparation and self.cells is not None:
+            records = self.cells.without(self.away).cells_fingerprint(key)
+        else:
+            records = self.opened.train.without(self.away).fingerprint(key)
+        return records + hmac.digest(key, self.before.parameters.tobytes(), "sha256").hex()
+
+    def rule(self, plan: Plan, folder: Path) -> RowRule | None:
+        """Return how records become rows for the new model."""
+        if plan.preparation and self.cells is not None:
+            return self.cells.rule(LearnedRule.read((folder / LEARNED).read_bytes()))
+        return self.opened.preparation
 
 
 def plan_forgetting(
@@ -163,17 +188,17 @@ def forget(
     design = Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
     plan = design.chosen.plan
     conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
-    note: dict[str, Any] = {"format": 1, "records": np.union1d(request.leaving, request.gone).tolist()}
+    note: dict[str, Any] = {"format": 1, "records": request.away.tolist()}
     note |= {} if request.expired is None else {"expired": request.expired.isoformat()}
     kept = json.dumps(note) + "\n"
     write_atomically(target / "private" / WHO, kept.encode())
     metrics = read_object((target / "metrics.json").read_bytes(), "metrics.json")
-    return finish_request(request.source, conclude(target, metrics, key, request.opened.preparation), design, key)
+    return finish_request(request.source, conclude(target, metrics, key, request.rule(plan, target)), design, key)
 
 
 def finish_request(source: Path, result: Result, design: ForgetDesign, key: SigningKey | None) -> ForgetResult:
     """Write what follows the certificate of a request: what a later one needs to know, and the receipt."""
-    _remember(source, result.folder)
+    _remember(source, result.folder, anew=bool(design.chosen.plan.preparation))
     left = forgotten(design.chosen.plan)[-1]
     _write_receipt(result.folder, design, left, key)
     return ForgetResult(
@@ -230,6 +255,7 @@ def _request(folder: Path, study: Wanted | None, named: _Named) -> Request:
     return Request(
         study=opened_study,
         opened=loaded,
+        cells=opened if isinstance(opened, Unprepared) else None,
         before=before,
         source=folder,
         leaving=leaving,
@@ -301,12 +327,11 @@ def _row_keys(source: Source, base: Path) -> list[tuple[Any, ...]]:
 
 
 def _job(request: Request, plan: Plan, folder: Path, system: System, watch: Callable[[Progress], None] | None) -> Job:
-    remaining = request.remaining
-
     def stages(started: Started) -> Release:
         adder = KeptHere(plan, started.entropy, started.name, folder, system, watch)
-        data = RowsHere(request.opened, remaining, started.entropy)
-        return release_of(plan, data, run_stages(plan, data, adder), adder.private)
+        data = request.remaining(plan, started.entropy)
+        released = run_stages(plan, data, adder, {BEFORE: request.before.parameters})
+        return release_of(plan, data, released, adder.private)
 
     return Job(
         what="request",
@@ -314,7 +339,7 @@ def _job(request: Request, plan: Plan, folder: Path, system: System, watch: Call
         output="model.npz",
         sited=request.study,
         fingerprint=request.opened.fingerprint,
-        records=remaining.fingerprint,
+        records=partial(request.met, plan),
         expires=by_month(request.opened.expires, request.expired),
         stages=stages,
     )
@@ -348,12 +373,14 @@ def _origin(folder: Path) -> Path:
     return Path(note.read_text(encoding="utf-8").rstrip("\n")) if note.is_file() else folder
 
 
-def _remember(source: Path, folder: Path) -> None:
+def _remember(source: Path, folder: Path, *, anew: bool) -> None:
+    """Note what a later request needs; ``anew``: the columns were learned again, so the new folder has their rule."""
     for name in (STUDY, AS_OF):
         note = source / "private" / name
         if note.is_file():
             write_atomically(folder / "private" / name, note.read_bytes())
-    write_atomically(folder / "private" / "origin", f"{_origin(source).absolute()}\n".encode())
+    if not anew:
+        write_atomically(folder / "private" / "origin", f"{_origin(source).absolute()}\n".encode())
 
 
 def gone_from(folder: Path) -> Indices:

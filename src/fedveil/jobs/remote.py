@@ -3,10 +3,11 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fedveil.core.files import PUBLIC, owners_folder, public_folder, write_atomically
 from fedveil.core.importing import allowed_now
@@ -15,6 +16,7 @@ from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.engine.ending import check_unfinished, has_released
 from fedveil.engine.files import private_folder, sole_use
+from fedveil.engine.run import NOTHING
 from fedveil.engine.study import planned_for
 from fedveil.engine.system import Progress, System
 from fedveil.federation.aggregator.consortium import Held, kept_rule
@@ -110,18 +112,19 @@ def federated(
     preparation: RowRule | None = None,
     trace: Path | None = None,
     goes_on: Callable[[Consortium], Plan] | None = None,
+    before: Mapping[str, Any] = NOTHING,
 ) -> Result:
     """Train across the sites that the carrier reaches; certify and report.
 
     ``preparation``: how records became rows, where this process knows it; otherwise as the sites say. ``trace``: a file
-    for a timeline of the run, which is written also if the run fails; the report shows its typical round. ``goes_on``:
-    as in :class:`Federation`.
+    for a timeline of the run, which is written also if the run fails; the report shows its typical round. ``goes_on``,
+    ``before``: as in :class:`Federation`.
     """
     kept = Trace(None if trace is None else time.monotonic)
     how = How(resume=resume, watch=watch, tell=tell, system=system or System())
     talk = conversation(folder, deployment, carrier, how, kept)
     try:
-        metrics = Federation(study=study, talk=talk, held=held, goes_on=goes_on).conduct()
+        metrics = Federation(study=study, talk=talk, held=held, goes_on=goes_on, before=before).conduct()
     finally:
         if trace is not None:
             trace.write_text(kept.text(), encoding="utf-8")

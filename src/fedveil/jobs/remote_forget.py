@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import final
 
 from fedveil.core.errors import CannotCertify, require
+from fedveil.engine.run import BEFORE
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.consortium import Held, consortium, kept_rule
 from fedveil.federation.aggregator.post import Carrier
@@ -165,5 +166,6 @@ def carry_out(
         key=key,
         preparation=request.bundle.preparation or kept_rule(request.folder),
         goes_on=lambda members: request.check(plan, members),
+        before={BEFORE: request.bundle.parameters},
     )
     return finish_request(request.folder, result, design, key)

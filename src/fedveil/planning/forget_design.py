@@ -2,7 +2,8 @@
 
 All rounds use all remaining units. The first one begins with a part of the model and carries the noise that hides
 whoever leaves: the smaller the part, the less noise it takes. All rounds after it learn the model back; their own noise
-is what the others are charged for. Theory page: forgetting.md.
+is what the others are charged for. Where what the run learned about its columns tells too much, rounds that begin with
+zeros learn that again, too. Theory page: forgetting.md.
 """
 
 import math
@@ -22,7 +23,8 @@ from fedveil.planning.forgetting import Forgetting
 from fedveil.planning.plan import HeldOutRecords, Plan, why_not_forgotten
 from fedveil.planning.promises import forgotten, promise
 from fedveil.stages.evaluate.statement import NO_EVALUATION
-from fedveil.stages.sums import NO_SUMS
+from fedveil.stages.prepare.budget import noisier
+from fedveil.stages.sums import NO_SUMS, NoisySums
 from fedveil.stages.train.base import Setup
 from fedveil.stages.train.hidden.method import Hidden
 from fedveil.stages.train.yardstick import Yardstick, model_problem
@@ -46,7 +48,8 @@ _WIDEST: Final = 2.0**14  # times the noise of the last round, at most
 class Option:
     """One way to forget: ``epsilon`` of who left, ``others``: of everybody else, charged; ``risk``: expected.
 
-    ``keep``: the part of the model that the rounds begin with.
+    ``keep``: the part of the model that the rounds begin with. ``quality``: how much of the way from a model that has
+    learned nothing to the best one is expected.
     """
 
     plan: Plan
@@ -55,6 +58,12 @@ class Option:
     epsilon: float
     others: float
     risk: float
+    quality: float
+
+    @property
+    def columns_again(self) -> bool:
+        """Whether what the first run learned about its columns is learned again, without whoever left."""
+        return bool(self.plan.preparation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,7 @@ class ForgetDesign:
     retraining_rounds: int
     retraining_epsilon: float
     retraining_risk: float
+    retraining_quality: float
     learnable: float
 
     @property
@@ -93,7 +103,6 @@ class Leaving:
 
 def design_forgetting(
     before: Plan,
-    model: Vector,
     leaving: Leaving,
     *,
     epsilon: float,
@@ -118,29 +127,42 @@ def design_forgetting(
     most = max(before.lineage[0].method.total // 3, _LEAST_TRIED)
     counts = dict.fromkeys(max(1, round(most * part)) for part in _TRIED)
     tried = [rounds] if rounds is not None else sorted(counts)
-    aim = _Aim(before, model, leaving, epsilon, _KEPT if keep is None else (keep,))
-    options = [one for count in tried if (one := _option(aim, count, limit)) is not None]
+    aim = _Aim(before, leaving, epsilon, _KEPT if keep is None else (keep,))
+    options = [one for count in tried if (one := _option(aim, count, limit, again)) is not None]
     if not options:
         raise CannotCertify(_out_of_reach(aim, tried[-1], again, limit))
+    risk, learnable = expected_risk(before.lineage[0]), _yardstick(before).learnable
     return ForgetDesign(
         chosen=min(options, key=lambda one: one.risk),
         options=tuple(options),
         retraining_rounds=before.lineage[0].method.total,
         retraining_epsilon=again,
-        retraining_risk=expected_risk(before.lineage[0]),
-        learnable=_yardstick(before).learnable,
+        retraining_risk=risk,
+        retraining_quality=_quality(risk, learnable),
+        learnable=learnable,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Aim:
-    """Who leaves which model, and what is to be left of them."""
+    """Who leaves the model of which plan, and what is to be left of them."""
 
     before: Plan
-    model: Vector
     leaving: Leaving
     epsilon: float
     parts: tuple[float, ...]
+    preparation: NoisySums = NO_SUMS
+
+    def anew(self, times: float) -> "_Aim | None":
+        """Return the same with columns that are learned again, with so many times the first run's noise.
+
+        None where none were learned, or the rounds are to begin with a part of the model.
+        """
+        first = self.before.lineage[0].preparation
+        if not first or self.parts[0] > 0:
+            return None
+        data = self.before.data if self.leaving.data is None else self.leaving.data
+        return replace(self, parts=(0.0,), preparation=noisier(first, times, data, self.before.target))
 
     def going_on(self, rounds: int, keep: float, hiding: float, steady: float) -> Plan | None:
         """Return the plan of so many rounds; None where no grid holds its noise, however evenly it is spread."""
@@ -148,10 +170,18 @@ class _Aim:
         return next((plan for plan in plans if plan is not None), None)
 
 
-def _option(aim: _Aim, rounds: int, limit: float) -> Option | None:
-    """Return the best of ways to forget in so many rounds: the least charge among those of about the least risk."""
-    found = [one for part in _CHARGES if (one := _least_left(aim, rounds, limit * part)) is not None]
-    return _first_within(found, _ALIKE * _yardstick(aim.before).learnable)
+def _option(aim: _Aim, rounds: int, limit: float, again: float) -> Option | None:
+    """Return the best of ways to forget in so many rounds: the least charge among those of about the least risk.
+
+    ``again``: what training again is charged. Columns are learned again only where what was learned of them before
+    tells too much of whoever leaves.
+    """
+    charges = [limit * part for part in _CHARGES]
+    found = [_least_left(aim, rounds, most) for most in charges]
+    if not any(found):
+        found = [_least_left(anew, rounds, most) for most in charges if (anew := aim.anew(again / most)) is not None]
+    met = [one for one in found if one is not None]
+    return _first_within(met, _ALIKE * _yardstick(aim.before).learnable)
 
 
 def _first_within(options: Sequence[Option], slack: float) -> Option | None:
@@ -168,7 +198,7 @@ def _least_left(aim: _Aim, rounds: int, others: float) -> Option | None:
     """
 
     def charged(log_steady: float) -> float:
-        plan = aim.going_on(rounds, 1.0, 0.0, math.exp(log_steady))
+        plan = aim.going_on(rounds, aim.parts[-1], 0.0, math.exp(log_steady))
         return math.inf if plan is None else promise(plan, plan.target.adversary).epsilon
 
     log_steady = _least(charged, others)
@@ -199,7 +229,13 @@ def _hiding(aim: _Aim, rounds: int, keep: float, steady: float) -> Option | None
     if plan is None:
         return None
     epsilon, cost = forgotten(plan)[-1].new_model.epsilon, promise(plan, plan.target.adversary).epsilon
-    return Option(plan=plan, rounds=rounds, keep=keep, epsilon=epsilon, others=cost, risk=expected_risk(plan))
+    risk = expected_risk(plan)
+    quality = _quality(risk, _yardstick(plan).learnable)
+    return Option(plan=plan, rounds=rounds, keep=keep, epsilon=epsilon, others=cost, risk=risk, quality=quality)
+
+
+def _quality(risk: float, learnable: float) -> float:
+    return max(0.0, 1 - risk / learnable) if learnable > 0 else 0.0
 
 
 def _least(epsilon_at: Callable[[float], float], aim: float) -> float | None:
@@ -223,7 +259,8 @@ def _least(epsilon_at: Callable[[float], float], aim: float) -> float | None:
 
 def _out_of_reach(aim: _Aim, rounds: int, again: float, others: float) -> str:
     """Return why no noise is enough, how far the rounds get, and what training again costs."""
-    plan = aim.going_on(rounds, aim.parts[0], _WIDEST, 1.0)
+    keep = aim.parts[0]
+    plan = aim.going_on(rounds, keep, _WIDEST if keep > 0 else 0.0, 1.0)
     floor = math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
     left, first = aim.leaving, aim.before.lineage[0]
     who = "whoever leaves"
@@ -273,8 +310,7 @@ def _going_on(aim: _Aim, rounds: int, keep: float, hiding: float, steady: float,
         step_size=step,
         noise_std=tuple(noise.tolist()) if rounds > 1 else float(noise[0]),
     )
-    start = tuple(float(value) for value in aim.model)
-    method = Hidden(run=further, deal=before.hidden.deal, start=start, keep=keep)
+    method = Hidden(run=further, deal=before.hidden.deal, reach=before.radius if keep > 0 else 0.0, keep=keep)
     exponent = _grid(setup, method)
     if exponent is None:
         return None
@@ -284,7 +320,7 @@ def _going_on(aim: _Aim, rounds: int, keep: float, hiding: float, steady: float,
         name=before.name,
         method=method,
         grid=exponent,
-        preparation=NO_SUMS,
+        preparation=aim.preparation,
         evaluation=NO_EVALUATION,
         held_out=replace(held, baselines=False),
         data=setup.data,
@@ -344,8 +380,8 @@ def later_requests(plan: Plan) -> str:
     why = why_not_forgotten(plan)
     if why:
         return f"Erasure: no further round can make this run forget {who}. {why}"
-    floor = ", though never what its preparation released" if plan.preparation else ""
-    return f"Erasure: further rounds can make the model forget {who} (fedveil forget){floor}."
+    again = ", and learn the columns again without it" if plan.preparation else ""
+    return f"Erasure: further rounds can make the model forget {who}{again} (fedveil forget)."
 
 
 def table_of(options: Sequence[Option]) -> list[dict[str, float]]:
@@ -354,9 +390,11 @@ def table_of(options: Sequence[Option]) -> list[dict[str, float]]:
         {
             "rounds": one.rounds,
             "keep": one.keep,
+            "columns_again": one.columns_again,
             "epsilon": one.epsilon,
             "others": one.others,
             "expected_risk": one.risk,
+            "expected_quality": one.quality,
         }
         for one in options
     ]

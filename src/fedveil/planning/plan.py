@@ -192,13 +192,19 @@ class Plan(Training):
         same = all(getattr(before.run, name) == getattr(run, name) for name in alike)
         require(same, "forget.before", "have the same constants", before.name)
         full = run.rounds == 1 and run.order == "public" and run.batch == self.units and run.stopping == "end"
-        require(
-            full and len(self.hidden.start) > 0, "forget", "be rounds of all units from a released model", run.order
-        )
+        require(full, "forget", "be rounds of all units", run.order)
+        # The plan is published with the new model: it bounds the old one, and does not show it.
+        reach = before.radius if self.hidden.keep > 0 else 0.0
+        named = self.hidden.start == () and self.hidden.reach == reach
+        require(named, "forget", "go on from the model of the plan before, without naming it", self.hidden.reach)
         steepest = float(np.max(per_round(run.step_size, run))) * ((run.smoothness or 0.0) + run.strong_convexity)
         require(steepest <= 2 + 1e-9, "forget.step_size", "be at most 2/(smoothness + l2)", steepest)  # no gap expands
-        bare = not (self.preparation or self.canaries or self.selection)
-        require(bare, "forget", "go on without a preparation, canaries or a search of its own", self.name)
+        bare = not (self.canaries or self.selection)
+        require(bare, "forget", "go on without canaries or a search of its own", self.name)
+        if self.preparation:
+            require(self.hidden.keep == 0, "forget.keep", "be 0 where columns are learned again", self.hidden.keep)
+            sums = [_measured(one.preparation) for one in (self, self.lineage[0])]
+            require(sums[0] == sums[1], "prepare.name", "list what the first run measured", [one[0] for one in sums[0]])
 
     @property
     def lineage(self) -> "tuple[Plan, ...]":
@@ -206,6 +212,11 @@ class Plan(Training):
         if not self.forgetting:
             return (self,)
         return (*_read_once(self.forgetting.before).lineage, self)
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the first round starts from a part of the model that the plan before released."""
+        return bool(self.forgetting) and self.hidden.keep > 0
 
     @property
     def noun(self) -> str:
@@ -358,6 +369,11 @@ def starting_from(plan: Plan, model: Vector) -> Plan:
     noise = method.noise()
     grid = choose_grid(method.radius(plan.setup), float(noise.min()), float(noise.max()))
     return replace(plan, method=method, grid=grid)
+
+
+def _measured(sums: NoisySums) -> list[tuple[str, int, float, bool]]:
+    """Return what is measured, whatever its noise."""
+    return [(one.name, one.size, one.bound, one.counts) for one in sums.measurements]
 
 
 def why_not_forgotten(plan: Plan) -> str:

@@ -18,6 +18,7 @@ from fedveil.privacy.guarantee import ADVERSARIES as ADVERSARIES
 from fedveil.privacy.guarantee import Adversary, Answer, Bound
 from fedveil.privacy.mechanism import FurtherRounds, Gaussian
 from fedveil.stages.measured.plan import MeasuredPlan
+from fedveil.stages.sums import NO_SUMS
 
 # The deltas at which the curve of a candidate is certified, beside that of its own target.
 _POINTS = (0.3, 0.15, 0.08, 0.04, 0.02, 0.01, 5e-3, 2e-3, 5e-4, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
@@ -218,9 +219,12 @@ def _left_behind(lineage: Sequence[Plan], place: int) -> Answer:
 def _hop(lineage: Sequence[Plan], index: int, delta: float, together: int = 1) -> Answer:
     """Return the guarantee, with ideal noise, of the run that used the unit, after all rounds that follow it.
 
-    ``together``: so many units leave as one; a bound for one unit becomes one for all of them hop by hop.
+    ``together``: so many units leave as one; a bound for one unit becomes one for all of them hop by hop. What a
+    preparation released stays in the model, until a later plan learns the columns again.
     """
     plan, later = lineage[index], [one.run for one in lineage[index + 1 :]]
+    if any(one.preparation for one in lineage[index + 1 :]):
+        plan = replace(plan, preparation=NO_SUMS)
 
     def listed(name: str) -> list[float]:
         return [float(value) for run in later for value in per_round(getattr(run, name), run)]

@@ -33,6 +33,7 @@ def receipt_of(plan: Plan, left: Forgotten, model: str) -> dict[str, Any]:
         "neighbours": plan.target.neighbours,
         "rounds_without": plan.run.total,
         "keep": plan.hidden.keep,
+        "columns_again": bool(plan.preparation),
         "delta": plan.target.delta,
         "new_model_only": {"epsilon": finite_or_none(left.new_model.epsilon)},
         "old_and_new_model": {"epsilon": finite_or_none(left.every_model.epsilon)},
@@ -50,7 +51,7 @@ def receipt_page(values: Mapping[str, Any], *, signature: str | None) -> str:
         tag("h1", "Forgotten"),
         paragraph(
             f"At the request of whoever it concerns, {what} left the study {values['study']}. "
-            f"{_begun(values['keep'])} for {values['rounds_without']} rounds without them, with fresh noise, and "
+            f"{_begun(values)} for {values['rounds_without']} rounds without them, with fresh noise, and "
             "released a new model."
         ),
     ]
@@ -82,7 +83,7 @@ def forgotten_section(plan: Plan) -> Markup | None:
         "forgotten",
         "Who was forgotten",
         paragraph(
-            f"{_begun(plan.hidden.keep)} for {plan.run.total} rounds without those who asked to leave. Nobody can tell "
+            f"{_begun(values)} for {plan.run.total} rounds without those who asked to leave. Nobody can tell "
             "this model from one that never saw them, up to these numbers."
         ),
         table(f"What is promised to those who left, at delta {plan.target.delta:g}", heads, rows, numbers=(1, 2)),
@@ -91,8 +92,11 @@ def forgotten_section(plan: Plan) -> Markup | None:
     )
 
 
-def _begun(keep: float) -> str:
+def _begun(values: Mapping[str, Any]) -> str:
     """Return from what training went on, the beginning of a sentence."""
+    keep = values["keep"]
+    if values["columns_again"]:
+        return "Training began anew, with nothing of the old model or of what it had learned about the columns,"
     if keep == 0:
         return "Training began anew, with nothing of the old model,"
     return "Training went on from " + ("the old model" if keep == 1 else f"{keep:g} of the old model")

@@ -78,9 +78,10 @@ class Across:
 
         return SitesMeasurer(self, self.span(name), sizes, questions or usual, times)
 
-    def rounds(self, name: str, asking: Asking) -> State:
-        """Carry out a stage that trains, and return its last state."""
-        span, state = self.span(name), asking.start() if self._state is None else self._state
+    def rounds(self, name: str, asking: Asking, begun: State | None = None) -> State:
+        """Carry out a stage that trains, and return its last state; ``begun``: its first, if it is not its own."""
+        first = asking.start() if begun is None else begun
+        span, state = self.span(name), first if self._state is None else self._state
         trace = self.sums.trace
         while state.round < asking.last:
             total = self.sums.sum(turn_of(self.plan, span, asking, state, self.members))

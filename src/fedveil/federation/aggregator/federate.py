@@ -5,7 +5,7 @@ and a site gives the same answer.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, final
@@ -20,7 +20,7 @@ from fedveil.data.row_rule import Labels
 from fedveil.engine.ending import written_metrics
 from fedveil.engine.job import Release
 from fedveil.engine.measure import measure
-from fedveil.engine.run import Cells, Data, Released, Rows, release_of, run_stages
+from fedveil.engine.run import BEFORE, Cells, Data, Released, Rows, release_of, run_stages
 from fedveil.federation.aggregator.across import Across, SitesMeasurer
 from fedveil.federation.aggregator.consortium import Described, Held, keep_rule, kept_rule
 from fedveil.federation.aggregator.conversation import Conversation
@@ -133,13 +133,15 @@ def counted_held(study: Study, members: Consortium, own: int) -> DataShape | Non
 class Federation:
     """Implements Job: a study that one start of an aggregator carries out with its sites.
 
-    ``goes_on``: for a request that goes on from a released model, what checks the sites and returns its plan.
+    ``goes_on``: for a request that goes on from a released model, what checks the sites and returns its plan;
+    ``before``: that model, as in :func:`fedveil.engine.run.run_stages`.
     """
 
     study: Study
     talk: Conversation
     held: Held
     goes_on: Callable[[Consortium], Plan] | None = None
+    before: Mapping[str, Any] = field(default_factory=dict)
     what: str = "study"
     also_told: tuple[str, ...] = (PREPARATION,)
 
@@ -171,7 +173,7 @@ class Federation:
         data = AtSites(self.folder, self.held, described, outline, self._entropy(plan))
 
         def stages(across: Across) -> Release:
-            released = run_stages(plan, data, AcrossSites(self, plan, across))
+            released = run_stages(plan, data, AcrossSites(self, plan, across), self.before)
             keep_rule(self.folder, described, released.get("preparation"))
             return release_of(plan, data, released, self.folder / "private")
 
@@ -181,15 +183,20 @@ class Federation:
         make = acts_of(plan.method.kind).asking
         return None if make is None else make(plan, members, self._entropy(plan))
 
-    def trained(self, plan: Plan, across: Across) -> Vector:
-        """Train with the sites, by rounds that are added up, by windows, or by relayed messages."""
-        asking, relay = self._asking(plan, across.members), acts_of(plan.method.kind).relay
+    def trained(self, plan: Plan, across: Across, before: Vector | None) -> Vector:
+        """Train with the sites, by rounds that are added up, by windows, or by relayed messages.
+
+        ``before``: the released model that the plan goes on from.
+        """
+        acts = acts_of(plan.method.kind)
+        asking, relay = self._asking(plan, across.members), acts.relay
         if relay is not None:
             return self._relayed(plan, relay)
         assert asking is not None  # noqa: S101  an algorithm has a server or a relay
         if plan.trust.patience is not None:
             return self._windows(plan, across, asking)
-        return asking.model(across.rounds("training", asking))
+        begun = None if before is None else acts.going_on(plan, before)
+        return asking.model(across.rounds("training", asking, begun))
 
     def _planned(self, members: Consortium, described: Described) -> tuple[Plan, Outline | None]:
         study = together(self.study, members)
@@ -314,4 +321,4 @@ class AcrossSites:
         """Train with the sites; first they are told what the preparation measured, and again after a restart."""
         if "preparation" in released:
             self.across.tell("preparation")
-        return self.job.trained(plan, self.across)
+        return self.job.trained(plan, self.across, released.get(BEFORE))

@@ -127,6 +127,16 @@ def preparation_of(
     return NoisySums(measurements=tuple(made), share=planned * scale)
 
 
+def noisier(sums: NoisySums, times: float, data: DataShape, target: Target) -> NoisySums:
+    """Return the same measurements with so many times the noise, at least once, and the thresholds that it asks for."""
+    times = max(times, 1.0)
+    rules = [_Rule(name=one.name, size=one.size, bound=one.bound, share=sums.share) for one in sums.measurements]
+    made = (
+        _measured(rule, one.noise * times, data, target) for rule, one in zip(rules, sums.measurements, strict=True)
+    )
+    return NoisySums(measurements=tuple(made), share=sums.share / times**2)
+
+
 def check_words(outline: Outline, trust: Trust) -> None:
     """Refuse lists of words that are to be learned where clients add up in parts."""
     hint = "State data.categories for these columns: words that nobody knows beforehand cannot be added up in parts."

@@ -240,6 +240,10 @@ class Unprepared:
         """Which of the records to train on are not blank."""
         return np.flatnonzero(~self.train.blank).astype(np.int64)
 
+    def without(self, gone: Indices) -> "Unprepared":
+        """The same with some records to train on blank, as in :meth:`fedveil.data.records.Records.without`."""
+        return replace(self, train=self.train.without(gone))
+
     def loaded(self, learned: LearnedRule) -> Loaded:
         """The records that the learned rule makes."""
         return Loaded(

@@ -100,7 +100,7 @@ class Session:
     ``add_up`` adds up a round and ``fails`` says who does not answer, if clients share the noise. ``begun``: a state of
     the same plan and key to resume from. ``watch`` is called after every round; it may keep the state only where nobody
     else can read it. ``public_loss``: the loss of a model on public records, for rules that choose by it; None where
-    there are no such records.
+    there are no such records. ``start``: the released model that a stage goes on from; None where it does not.
     """
 
     add_up: Summing = plain_sum
@@ -108,6 +108,7 @@ class Session:
     begun: Any = None
     watch: Callable[[Done], None] = _unwatched
     public_loss: Callable[[Vector], float] | None = None
+    start: Vector | None = None
 
     def tick(self, done: int) -> None:
         """Tell how many rounds are done, of a run that cannot resume."""
@@ -165,6 +166,11 @@ def _nothing_more(plan: Training, records: Records, proposal: Content) -> None:
     """Accept any proposal: the algorithm adds nothing that a site would have to check."""
 
 
+def _starts_anew(stage: Training, model: Vector) -> State:
+    """Refuse to go on from a model: for no other algorithm is it proved what that forgets."""
+    raise TypeError(f"{stage.method.kind} does not go on from a released model")
+
+
 def _rounds_of_sums(stage: Training) -> Train | None:
     """Return None: the algorithm is rounds of sums, whatever its settings."""
     return None
@@ -174,6 +180,7 @@ def _rounds_of_sums(stage: Training) -> Train | None:
 class Acts:
     """An algorithm as rounds of sums: ``asking`` where sums are known, ``answering`` where records are, its noise.
 
+    ``going_on``: the state before the first round of a stage that goes on from a released model.
     ``sent``: how many messages of the sum's length clients send in all, and as many they receive. ``check_proposal``
     refuses, at a site, what the plan does not allow. ``own``: what trains in this process where the settings make no
     rounds of sums (clients that do not wait, parties without a server); its files say why. ``relay``: how parties
@@ -183,6 +190,7 @@ class Acts:
     asking: Callable[[Training, Consortium, Entropy], TrainAsking] | None = None
     answering: Callable[[Training, Records, Content, Entropy], Answering] | None = None
     noising: Callable[[Training, Entropy], Noising] | None = None
+    going_on: Callable[[Training, Vector], State] = _starts_anew
     sent: Callable[[Training], int] = lambda stage: 0
     check_proposal: Callable[[Training, Records, Content], None] = _nothing_more
     own: Callable[[Training], Train | None] = _rounds_of_sums

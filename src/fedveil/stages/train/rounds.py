@@ -37,7 +37,7 @@ def rounds(acts: Acts, stage: Training, records: Records, entropy: Entropy, sess
         add_up=session.add_up,
         fails=session.fails,
     )
-    state = asking.start()
+    state = asking.start() if session.start is None else acts.going_on(stage, session.start)
     if session.begun is not None:
         row, *memory = unpacked(session.begun.position)
         right = row.size == state.row.size and len(memory) == len(answering.memory)

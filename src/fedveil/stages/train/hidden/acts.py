@@ -14,7 +14,7 @@ from fedveil.stages.adding import Noising
 from fedveil.stages.train.acting import Acts
 from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.answering import HiddenAnswering
-from fedveil.stages.train.hidden.asking import HiddenAsking, share_steps
+from fedveil.stages.train.hidden.asking import HiddenAsking, going_on, share_steps
 from fedveil.stages.train.hidden.method import hidden_of
 from fedveil.stages.train.hidden.steps import Rule, draw
 from fedveil.wire.content import Content
@@ -83,5 +83,10 @@ def _dealt(plan: Training, records: Records, place: NDArray[Any]) -> bool:
 
 
 ACTS = Acts(
-    asking=HiddenAsking.make, answering=_answering, noising=_noising, sent=messages, check_proposal=_check_proposal
+    asking=HiddenAsking.make,
+    answering=_answering,
+    noising=_noising,
+    going_on=going_on,
+    sent=messages,
+    check_proposal=_check_proposal,
 )

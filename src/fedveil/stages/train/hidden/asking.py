@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedveil.core.errors import require
 from fedveil.core.values import Indices, Vector
 from fedveil.noise.entropy import Entropy
 from fedveil.stages.adding import share_deviation
@@ -16,7 +17,7 @@ from fedveil.stages.protocol import LOOSE, TAIL, Consortium, State, Total
 from fedveil.stages.train.base import Training
 from fedveil.stages.train.hidden.deal import rounds_of_owned
 from fedveil.stages.train.hidden.method import Hidden, hidden_of
-from fedveil.stages.train.hidden.steps import LARGEST, Rule, last_round, shrunk, start_row
+from fedveil.stages.train.hidden.steps import LARGEST, Rule, begun, last_round, shrunk, start_row
 from fedveil.stages.train.optimiser import project
 from fedveil.wire.content import Content, filled
 
@@ -24,6 +25,12 @@ from fedveil.wire.content import Content, filled
 def model_of(rule: Rule, state: State) -> Vector:
     """Return the model of a state, whose row is in whole grid steps: in real units, projected on the ball."""
     return project(state.row * rule.unit, rule.radius)
+
+
+def going_on(stage: Training, model: Vector) -> State:
+    """Return the state before the first round of a stage that goes on from this released model."""
+    require(model.shape == (stage.dimension,), "The model", f"have {stage.dimension} parameters", model.shape)
+    return State(0, begun(stage, model))
 
 
 def share_steps(stage: Training, turn: int, cohort: int) -> float:

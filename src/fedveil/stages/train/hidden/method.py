@@ -176,13 +176,15 @@ _STEP_ROUNDINGS = 40  # the projection (its norm is summed pairwise: algorithms/
 class Hidden(Served):
     """``deal``: whether records or whole clients are dealt into rounds; ``run``: the schedule, with its noise.
 
-    ``start``: the public parameters that the first round starts from; empty: zeros. ``keep``: the part of them that it
-    starts from, one at which floats multiply exactly.
+    ``start``: the public parameters that the first round starts from; empty: zeros. A run that goes on from a released
+    model does not name it, so that the plan tells nobody what that model was: ``reach`` bounds its norm, and ``keep``
+    is the part of it that the first round starts from, one at which floats multiply exactly.
     """
 
     run: LastIterate
     deal: Deal = "records"
     start: tuple[float, ...] = ()
+    reach: float = 0.0
     keep: float = 1.0
 
     kind: ClassVar[str] = "hidden"
@@ -190,6 +192,8 @@ class Hidden(Served):
     def __post_init__(self) -> None:
         require(self.deal in get_args(Deal), "algorithm.deal", "be records or clients", self.deal)
         require(all(map(math.isfinite, self.start)), "plan.start", "be finite numbers", self.start[:3])
+        require(0 <= self.reach < math.inf, "plan.reach", "be finite, and 0 or more", self.reach)
+        require(not (self.start and self.reach), "plan.reach", "be 0 where a start is stated", self.reach)
         exact = self.keep == 0 or (0 < self.keep <= 1 and math.frexp(self.keep)[0] == 0.5)
         require(exact, "plan.keep", "be 1, a half, a quarter, and so on, or 0", self.keep)
         if self.run.sampled:
@@ -298,7 +302,7 @@ class Hidden(Served):
             return setup.model.radius
         step = per_round(self.run.step_size, self.run)
         noise = float(np.sqrt(np.sum(self.noise() ** 2) * setup.dimension))
-        reached = math.hypot(*self.start) + float(step.sum()) * self.run.lipschitz + 10 * noise
+        reached = math.hypot(*self.start) + self.reach * self.keep + float(step.sum()) * self.run.lipschitz + 10 * noise
         return 2.0 ** math.ceil(math.log2(reached))
 
     def longest(self) -> Vector:
@@ -362,6 +366,7 @@ class Hidden(Served):
     def table(self) -> dict[str, Any]:
         """Return the table of a mechanism file, with what is dealt."""
         begun: dict[str, Any] = {"start": list(self.start)} if self.start else {}
+        begun |= {"reach": self.reach} if self.reach else {}
         begun |= {"keep": self.keep} if self.keep != 1 else {}
         return {"deal": self.deal, **begun, **last_iterate_table(self.run)}
 
@@ -369,17 +374,15 @@ class Hidden(Served):
     def read(cls, table: Mapping[str, Any]) -> Hidden:
         """Read the table that :meth:`table` writes."""
         values = dict(table)
-        deal, start, keep = (
-            values.pop("deal", None),
-            values.pop("start", []),
-            number("plan.keep", values.pop("keep", 1)),
-        )
+        deal, start = values.pop("deal", None), values.pop("start", [])
+        reach, keep = number("plan.reach", values.pop("reach", 0)), number("plan.keep", values.pop("keep", 1))
         listed = isinstance(start, list) and all(isinstance(one, int | float) for one in start)
         require(listed, "plan.start", "be a list of numbers", type(start).__name__)
         run = mechanism_of(values)
         right = isinstance(run, LastIterate)
         require(right, "The plan's mechanism", "be a last-iterate one", type(run).__name__)
-        return cls(run=run, deal=deal, start=tuple(map(float, start)), keep=keep)  # type: ignore[arg-type]
+        begun = tuple(map(float, start))
+        return cls(run=run, deal=deal, start=begun, reach=reach, keep=keep)  # type: ignore[arg-type]
 
 
 def hidden_of(stage: Training) -> Hidden:

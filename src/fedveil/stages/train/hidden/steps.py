@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedveil.accounting.hidden import per_round
+from fedveil.core.errors import require
 from fedveil.core.values import Vector
 from fedveil.models.loss import Loss
 from fedveil.noise.entropy import Entropy, uniform_below
@@ -67,8 +68,8 @@ def start(plan: Training) -> State:
 
 
 def start_row(plan: Training) -> Vector:
-    """Return the public parameters that a plan starts from, in whole grid steps: zeros, whatever the data are, or what
-    it keeps of those that it states.
+    """Return the public parameters that a plan starts from, in whole grid steps: zeros, whatever the data are, or those
+    that it states.
     """
     stated = hidden_of(plan).start
     return begun(plan, np.array(stated)) if stated else np.zeros(plan.dimension)
@@ -76,7 +77,11 @@ def start_row(plan: Training) -> Vector:
 
 def begun(plan: Training, models: Vector) -> Vector:
     """Return with what a plan begins that goes on from these models (rows), in whole grid steps."""
-    return np.asarray(np.rint(hidden_of(plan).keep * models / 2.0**plan.grid))
+    method = hidden_of(plan)
+    longest = float(np.max(np.linalg.norm(np.atleast_2d(models), axis=1)))
+    fits = bool(method.start) or method.keep == 0 or longest <= method.reach * (1 + 1e-9)
+    require(fits, "The model", "be one that the plan goes on from", longest)
+    return np.asarray(np.rint(method.keep * models / 2.0**plan.grid))
 
 
 def model_of(rule: Rule, state: State) -> Vector:
