@@ -168,6 +168,17 @@ def test_what_a_preparation_released_stays_when_rounds_begin_anew(tmp_path: Path
         plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1, keep=1.0)
 
 
+def test_what_an_evaluation_counted_is_withdrawn_with_its_model(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    study.write_text(study.read_text() + '[evaluation]\nrecords = "training"\n')
+    run_study(study, tmp_path / "first")
+    chosen = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1, keep=0.0).chosen
+    counted = mechanism_seen_by(chosen.plan.lineage[0], "final-model")
+    assert counted is not None
+    assert chosen.epsilon < 1e-3 < gaussian_epsilon(counted.mu, 1e-5)
+    assert forgotten(chosen.plan)[0].every_model.epsilon == promise(chosen.plan.lineage[0], "final-model").epsilon
+
+
 def test_columns_are_learned_again_where_what_was_learned_of_them_tells_too_much(tmp_path: Path) -> None:
     study = study_in(tmp_path)
     text = study.read_text().replace("feature_bound = 2.0\n", "").replace("epsilon = 1.0", "epsilon = 8.0")

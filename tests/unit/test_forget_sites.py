@@ -44,14 +44,15 @@ DATA = """
 source = "{site}.csv"
 target = "y"
 classes = ["no", "yes"]
-feature_bound = 2.0
+"""
+STATED = """feature_bound = 2.0
 [data.scale]
 a = [-3, 3]
 b = [-3, 3]
 """
 
 
-def trial_in(folder: Path) -> Trial:
+def trial_in(folder: Path, more: str = STATED) -> Trial:
     draw, blank = np.random.default_rng(4), np.zeros((6, 1))
     trial = Trial(
         folder, Records(features=blank, targets=blank[:, 0], owner=np.arange(6), clients=6, bound=1.0, classes=2)
@@ -60,7 +61,7 @@ def trial_in(folder: Path) -> Trial:
         rows = draw.normal(size=(160, 2))
         lines = [f"{a:.3f},{b:.3f},{'yes' if a - b > 0 else 'no'}" for a, b in rows]
         (folder / f"{site}.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
-        (folder / f"{site}.toml").write_text(DATA.format(site=site))
+        (folder / f"{site}.toml").write_text(DATA.format(site=site) + more)
     trial.restart_guards()
     return trial
 
@@ -149,6 +150,32 @@ def test_a_site_leaves_and_takes_no_part(tmp_path: Path) -> None:
     assert not records_at(trial, "north", "[forget]")
     with pytest.raises(BadValue, match="forgotten already"):
         open_request(tmp_path / "second", "north", None, None, SITES)
+
+
+@pytest.mark.parametrize(("server", "leaves"), [("trusted", "record"), ("secure-aggregation", "site")])
+def test_columns_that_sites_learned_together_are_learned_again_without_who_left(
+    tmp_path: Path, server: str, leaves: str
+) -> None:
+    trial = trial_in(tmp_path, "")
+    first = first_run(trial, server=server, epsilon=8.0)
+    site, marked = ("north", None) if leaves == "site" else (None, 1)
+    request = open_request(first, site, marked, tmp_path / "study.toml", SITES)
+    if leaves == "site":
+        trial.carrier.down.add("north")
+    else:
+        east = tmp_path / "east.toml"
+        east.write_text(east.read_text() + "[left]\nrows = [7]\n")
+        trial.restart_guards()
+    result = go_on(trial, request, "second", 0.5)
+    plan = certify(tmp_path / "second", __version__).plan
+    (left,) = forgotten(plan)
+    assert (plan.hidden.keep, bool(plan.preparation), left.new_model.epsilon < 1e-3) == (0.0, True, True)
+    assert charges(tmp_path / "second") == 1
+    again, before = ((tmp_path / name / "preparation.json").read_bytes() for name in ("second", "first"))
+    assert again != before
+    assert len(result.model.predict({"a": [0.5, -0.5], "b": [-0.5, 0.5]})) == 2
+    stays = [name for name in SITES if name != site]
+    assert [charges(records_at(trial, name, "[forget]")[0]) for name in stays] == [1] * len(stays)
 
 
 def test_what_cannot_go_on_across_sites_says_why(tmp_path: Path) -> None:

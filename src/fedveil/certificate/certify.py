@@ -189,7 +189,10 @@ def _forgotten(plan: Plan) -> dict[str, Any]:
         }
         for row in forgotten(plan)
     ]
-    return {"units": rows, "assumes": "for new_model_only, that all models before are withdrawn"}
+    return {
+        "units": rows,
+        "assumes": "for new_model_only, that all models before are withdrawn, with all that was released with them",
+    }
 
 
 def certify(folder: Path, version: str) -> Certificate:

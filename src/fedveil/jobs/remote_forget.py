@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from fedveil.core.errors import CannotCertify, require
+from fedveil.core.errors import require
+from fedveil.data.records import DataShape
 from fedveil.engine.run import BEFORE
 from fedveil.engine.system import System
 from fedveil.federation.aggregator.consortium import Held, consortium, kept_rule
@@ -45,7 +46,8 @@ class SiteRequest:
 
     def check(self, plan: Plan, members: Consortium) -> Plan:
         """Return the plan; refuse sites whose data are others than planned, or that still count who left."""
-        require(members.shape == plan.data, "The sites' data", "be as when the run began", members.shape)
+        shape = _planned_shape(members.shape, plan)
+        require(shape == plan.data, "The sites' data", "be as when the run began", shape)
         marked, wanted = members.left - self.before.left, 0 if self._site_leaves else self.leaving.units
         hint = "The site that has them lists their rows in its data file: [left] rows."
         rule = f"have marked {wanted} more records as left"
@@ -69,18 +71,14 @@ def open_request(
     bundle, path = Bundle.read(folder), folder / "private" / "members"
     require(path.is_file(), str(folder), "be the aggregator's folder of a run across sites", "no list of its sites")
     plan = bundle.plan
-    if plan.lineage[0].preparation:
-        raise CannotCertify(
-            "Across sites a run goes on where the sites state how records become rows (data.feature_bound): this one "
-            "learned it. Train again without them: fedveil run --on."
-        )
+    cells = bool(plan.lineage[0].preparation)
     said = {name: Content.read(block) for name, block in Content.read(path.read_bytes()).blocks.items()}
     whole, away = consortium(said), plan.forgetting.away
     if site is None:
         require(plan.target.unit == "record", "--left", "count records of a run that protected records", "clients")
         units = marked or 0
         require(1 <= units <= plan.data.records, "--left", "count records that have left", marked)
-        leaving = Leaving(units=units, away=away, data=plan.data)
+        leaving = Leaving(units=units, away=away, data=plan.data, cells=cells)
         return SiteRequest(folder=folder, bundle=bundle, leaving=leaving, before=whole, study=study_of(folder, study))
     require(site not in away, "--client", "be a site that is still there", f"{site}, which was forgotten already")
     require(site in said, "--client", f"be one of the sites {', '.join(sorted(sites))}", site)
@@ -91,9 +89,17 @@ def open_request(
         units=records if by_record else clients,
         together=records if by_record else clients,
         away=tuple(sorted({*away, site})),
-        data=rest.shape,
+        data=_planned_shape(rest.shape, plan),
+        cells=cells,
     )
     return SiteRequest(folder=folder, bundle=bundle, leaving=leaving, before=rest, study=study_of(folder, study))
+
+
+def _planned_shape(shape: DataShape, plan: Plan) -> DataShape:
+    """Return what sites have, with the rows of the plan: sites that learn columns together do not know these before."""
+    if not plan.lineage[0].preparation:
+        return shape
+    return replace(shape, features=plan.data.features, bound=plan.data.bound)
 
 
 def plan_forgetting_on(
@@ -164,7 +170,7 @@ def carry_out(
         tell=tell,
         system=system,
         key=key,
-        preparation=request.bundle.preparation or kept_rule(request.folder),
+        preparation=None if plan.preparation else request.bundle.preparation or kept_rule(request.folder),
         goes_on=lambda members: request.check(plan, members),
         before={BEFORE: request.bundle.parameters},
     )

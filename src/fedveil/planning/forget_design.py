@@ -92,13 +92,15 @@ class ForgetDesign:
 class Leaving:
     """``units``: how many leave; ``together``: how many of them belong to one party, which is promised as a whole.
 
-    ``away``, ``data``: sites that take no part, and what the others have then.
+    ``away``, ``data``: sites that take no part, and what the others have then. ``cells``: those who go on have no rows,
+    so that columns which the first run learned must be learned again.
     """
 
     units: int
     together: int = 1
     away: tuple[str, ...] = ()
     data: DataShape | None = None
+    cells: bool = False
 
 
 def design_forgetting(
@@ -177,7 +179,7 @@ def _option(aim: _Aim, rounds: int, limit: float, again: float) -> Option | None
     tells too much of whoever leaves.
     """
     charges = [limit * part for part in _CHARGES]
-    found = [_least_left(aim, rounds, most) for most in charges]
+    found = [] if aim.leaving.cells else [_least_left(aim, rounds, most) for most in charges]
     if not any(found):
         found = [_least_left(anew, rounds, most) for most in charges if (anew := aim.anew(again / most)) is not None]
     met = [one for one in found if one is not None]

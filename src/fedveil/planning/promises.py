@@ -17,6 +17,7 @@ from fedveil.planning.plan import AnyPlan, Plan
 from fedveil.privacy.guarantee import ADVERSARIES as ADVERSARIES
 from fedveil.privacy.guarantee import Adversary, Answer, Bound
 from fedveil.privacy.mechanism import FurtherRounds, Gaussian
+from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.measured.plan import MeasuredPlan
 from fedveil.stages.sums import NO_SUMS
 
@@ -220,11 +221,17 @@ def _hop(lineage: Sequence[Plan], index: int, delta: float, together: int = 1) -
     """Return the guarantee, with ideal noise, of the run that used the unit, after all rounds that follow it.
 
     ``together``: so many units leave as one; a bound for one unit becomes one for all of them hop by hop. What a
-    preparation released stays in the model, until a later plan learns the columns again.
+    preparation released stays in the model, until a later plan learns the columns again; what an evaluation counted is
+    withdrawn with its model.
     """
-    plan, later = lineage[index], [one.run for one in lineage[index + 1 :]]
-    if any(one.preparation for one in lineage[index + 1 :]):
-        plan = replace(plan, preparation=NO_SUMS)
+    after = lineage[index + 1 :]
+    anew = any(one.preparation for one in after)
+    plan = replace(
+        lineage[index],
+        preparation=NO_SUMS if anew else lineage[index].preparation,
+        evaluation=NO_EVALUATION,
+    )
+    later = [one.run for one in after]
 
     def listed(name: str) -> list[float]:
         return [float(value) for run in later for value in per_round(getattr(run, name), run)]
@@ -234,7 +241,7 @@ def _hop(lineage: Sequence[Plan], index: int, delta: float, together: int = 1) -
         batch=tuple(map(int, listed("batch"))),
         step_size=tuple(listed("step_size")),
         noise_std=tuple(listed("noise_std")),
-        keep=tuple(part for one in lineage[index + 1 :] for part in (one.hidden.keep, *[1.0] * (one.run.total - 1))),
+        keep=tuple(part for one in after for part in (one.hidden.keep, *[1.0] * (one.run.total - 1))),
     )
     method = replace(plan.hidden, run=replace(plan.run, further=further))
     beside = mechanism_seen_by(plan, "final-model")

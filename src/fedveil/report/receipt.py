@@ -12,7 +12,8 @@ from fedveil.report.words import epsilon_text
 
 ASSUMPTIONS: Final = (
     "The data holder left the named units out of all further rounds; nobody else can check this.",
-    "For whoever has the new model only: the old model is withdrawn, and whoever looks does not have it.",
+    "For whoever has the new model only: the old model is withdrawn with all that was released with it, such as its "
+    "report and its scores, and whoever looks has nothing of it.",
 )
 _NOT_SAID: Final = (
     "This receipt is about the model. Copies of the records elsewhere, backups, and models that somebody else made of "

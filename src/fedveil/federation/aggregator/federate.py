@@ -35,7 +35,7 @@ from fedveil.privacy.trust import Trust
 from fedveil.stages.prepare.budget import settle_preparation
 from fedveil.stages.prepare.columns import Outline
 from fedveil.stages.prepare.request import PrepareRequest
-from fedveil.stages.prepare.shape import settle_shape
+from fedveil.stages.prepare.shape import settle_shape, with_shape
 from fedveil.stages.protocol import Consortium
 from fedveil.stages.sums import FILE as PREPARATION
 from fedveil.stages.sums import NO_SUMS, NoisySums
@@ -161,7 +161,8 @@ class Federation:
         if self.goes_on is None:
             plan, outline = self._planned(members, described)
         else:
-            plan, outline = self.goes_on(members), None
+            plan = self.goes_on(members)
+            outline = self._outline_again(plan, described)
         values: dict[str, Any] = {}
         if plan.seeded:
             values["seed"] = self.study.seed
@@ -212,6 +213,14 @@ class Federation:
         if relay is not None:
             relay.check_parties(members)
         return plan, outline
+
+    def _outline_again(self, plan: Plan, described: Described) -> Outline | None:
+        """Return the columns of a request that learns them again; None where it does not."""
+        if not plan.preparation or described.outline is None:
+            return None
+        request = self.study.prepare or PrepareRequest()
+        asked = replace(described.outline, components=request.components, whiten=request.whiten, slots=0)
+        return with_shape(asked, plan.model)
 
     def _entropy(self, plan: Plan) -> Entropy:
         if self.study.seed is not None:

@@ -178,7 +178,7 @@ def read_site_data(path: Path) -> SiteData:
         result = open_columns(source, split, held_out, wanted, base=base, generator=draw, from_cells=False)
         gone = left.places(result.rows, result.expires)
         if gone.size:
-            result = replace(result, train=result.train.without(gone))
+            result = result.without(gone)
         cells = Cells(result.training_columns, result.outline, result.reading)
         return SiteData(
             result.train,

@@ -241,7 +241,7 @@ class Unprepared:
         return np.flatnonzero(~self.train.blank).astype(np.int64)
 
     def without(self, gone: Indices) -> "Unprepared":
-        """The same with some records to train on blank, as in :meth:`fedveil.data.records.Records.without`."""
+        """Return the same with some records to train on blank, as in :meth:`fedveil.data.records.Records.without`."""
         return replace(self, train=self.train.without(gone))
 
     def loaded(self, learned: LearnedRule) -> Loaded:
