@@ -159,6 +159,46 @@ def test_a_run_that_is_stopped_killed_and_resumed_is_charged_once(work: tuple[Pa
     assert charges(folder / "visits.csv") == 1
 
 
+def test_a_record_is_forgotten_by_a_request_that_is_approved_stopped_and_resumed(work: tuple[Path, Client]) -> None:
+    folder, client = work
+    visits(folder, rows=2000)
+    (folder / "study.toml").write_text(LONG.replace("passes = 10000", "passes = 300"))
+    first = started(client, "study.toml", "out")
+    wait(lambda: jobs.job_of(folder, first).state == "done")
+    assert 'href="/forget?out=out"' in client.get("/run?out=out").text
+    page = client.get("/forget", params={"out": "out", "rows": "3,5", "epsilon": "0.2"})
+    assert page.status_code == 200
+    assert page.text.count("chosen") == 1
+    for said in ("zeros: training again", "Epsilon after so many rounds without them", "Approve and forget"):
+        assert said in page.text
+    assert charges(folder / "visits.csv") == 1
+    for wrong, sentence in (
+        ({"rows": "x"}, "must be numbers of rows"),
+        ({"rows": "9999"}, "rows that the run was trained on"),
+        ({"rows": "1", "client": "a"}, "name rows or a client"),
+        ({"client": "nobody"}, "must be one of"),
+        ({"rows": "1", "epsilon": "none"}, "be a number above 0"),
+    ):
+        answer = client.get("/forget", params={"out": "out", **wrong})
+        assert (answer.status_code, sentence in answer.text) == (400, True), (wrong, answer.text)
+    began = client.form("/forget", out="out", rows="3,5", client="", epsilon="0.2", into="without", sign="")
+    assert began.status_code == 303, began.text
+    name = began.headers["location"].removeprefix("/watch?job=")
+    wait(lambda: charges(folder / "visits.csv") == 2)
+    client.form("/stop", job=name)
+    wait(lambda: jobs.job_of(folder, name).state != "running")
+    assert jobs.job_of(folder, name).state == "stopped"
+    again = client.form("/resume", out="without", study="study.toml")  # by its folder: the studio knows what it was
+    name = again.headers["location"].removeprefix("/watch?job=")
+    wait(lambda: jobs.job_of(folder, name).state != "running")
+    assert jobs.job_of(folder, name).state == "done", jobs.job_of(folder, name).outcome
+    assert charges(folder / "visits.csv") == 2
+    assert "Receipt of who was forgotten" in client.get("/run?out=without").text
+    assert "2 records left the study" in client.get("/file?out=without&name=receipt.html").text
+    taken = client.form("/forget", out="out", rows="7", client="", epsilon="0.2", into="without", sign="")
+    assert (taken.status_code, "must be new" in taken.text) == (400, True)
+
+
 def test_a_run_outlives_a_studio_that_is_killed_and_the_next_one_shows_it(tmp_path: Path) -> None:
     """The studio itself is killed, not asked; its run goes on and is shown, once, by the next studio."""
     visits(tmp_path)

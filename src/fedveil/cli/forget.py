@@ -7,9 +7,9 @@ import typer
 
 from fedveil.cli.progress import waiting
 from fedveil.cli.show import Json, Module, digits, out, rounded_up, show
-from fedveil.core.errors import BadValue, require
-from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, forget, plan_forgetting
-from fedveil.planning.forget_design import ForgetDesign, table_of
+from fedveil.core.errors import require
+from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, forget, plan_forgetting, row_numbers
+from fedveil.planning.forget_design import ForgetDesign, begins_with, notes_of, table_of
 from fedveil.privacy.guarantee import finite_or_none
 
 _PARTS = (0.0, *(2.0**-power for power in range(41)))
@@ -66,7 +66,12 @@ def forget_units(
             design = plan_forgetting_on(folder, **across) if result is None else result.design
         else:
             require(left is None, "--left", "come with --on", left, "Here, name rows: --rows.")
-            who: dict[str, Any] = {"rows": _numbers(rows), "records": records, "client": client, "study": study}
+            who: dict[str, Any] = {
+                "rows": [] if rows is None else row_numbers(rows),
+                "records": records,
+                "client": client,
+                "study": study,
+            }
             who["expired"] = as_of or expired
             if target is not None:
                 result = forget(folder, out=target, resume=resume, sign=sign, **who, **how)
@@ -111,34 +116,16 @@ def _show(design: ForgetDesign, result: ForgetResult | None, as_json: bool) -> N
     show(values, as_json, text)
 
 
-def _numbers(rows: str | None) -> list[int]:
-    if rows is None:
-        return []
-    try:
-        numbers = [int(part) for part in rows.split(",")]
-    except ValueError as error:
-        raise BadValue(f"--rows must be numbers of rows, such as 17,41, got {rows!r}.") from error
-    require(all(number >= 1 for number in numbers), "--rows", "be counted from 1", rows)
-    return numbers
-
-
 def _lines(design: ForgetDesign) -> list[str]:
     lines = [" rounds   begin with   left of them   charged to others   expected quality"]
     for one in design.options:
         mark = "  <- chosen" if one is design.chosen else ""
         epsilons = f"{digits(one.epsilon, 3):>12}   {digits(one.others, 3):>17}"
-        lines.append(f"{one.rounds:7d}   {_part(one.keep):>10}   {epsilons}   {one.quality:16.1%}{mark}")
+        lines.append(f"{one.rounds:7d}   {begins_with(one):>10}   {epsilons}   {one.quality:16.1%}{mark}")
     again = f"{digits(design.retraining_epsilon, 3):>17}   {design.retraining_quality:16.1%}"
-    lines.append(f"{design.retraining_rounds:7d}   {_part(0.0):>10}   {'train again':>12}   {again}")
+    lines.append(f"{design.retraining_rounds:7d}   {'zeros':>10}   {'train again':>12}   {again}")
     lines.append("quality: of the way from a model that has learned nothing to the best of its kind")
-    if design.chosen.columns_again:
-        lines.append("What the run learned about its columns is learned again, without them.")
-    return [*lines, design.retrain] if design.retrain else lines
-
-
-def _part(keep: float) -> str:
-    """Return how much of the model rounds begin with, in words."""
-    return "zeros" if keep == 0 else "the model" if keep == 1 else f"1/{round(1 / keep)} of it"
+    return [*lines, *notes_of(design)]
 
 
 def register(app: typer.Typer) -> None:

@@ -211,6 +211,20 @@ def finish_request(source: Path, result: Result, design: ForgetDesign, key: Sign
     )
 
 
+def row_numbers(text: str) -> list[int]:
+    """Return the numbers of rows that a text lists.
+
+    >>> row_numbers("17,41")
+    [17, 41]
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise BadValue(f"--rows must be numbers of rows, such as 17,41, got {text!r}.") from error
+    require(all(number >= 1 for number in numbers), "--rows", "be counted from 1", text)
+    return numbers
+
+
 @dataclass(frozen=True, slots=True)
 class _Named:
     """Who leaves, in one of four ways; ``expired``: all who have expired by that day."""

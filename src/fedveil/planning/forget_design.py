@@ -386,6 +386,18 @@ def later_requests(plan: Plan) -> str:
     return f"Erasure: further rounds can make the model forget {who}{again} (fedveil forget)."
 
 
+def begins_with(option: Option) -> str:
+    """Return with how much of the model the rounds of an option begin, in words."""
+    keep = option.keep
+    return "zeros" if keep == 0 else "the model" if keep == 1 else f"1/{round(1 / keep)} of it"
+
+
+def notes_of(design: ForgetDesign) -> list[str]:
+    """Return what is to be said of a design besides its numbers."""
+    again = "What the run learned about its columns is learned again, without them."
+    return [*([again] if design.chosen.columns_again else []), *([design.retrain] if design.retrain else [])]
+
+
 def table_of(options: Sequence[Option]) -> list[dict[str, float]]:
     """Return the curve: rounds, the part of the model they begin with, epsilon of who leaves, others' cost, risk."""
     return [

@@ -1,6 +1,6 @@
 """What is said to whoever left: the receipt as values and as a page, and its section of a run's report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedveil.planning.plan import Plan
@@ -38,9 +38,14 @@ def receipt_of(plan: Plan, left: Forgotten, model: str) -> dict[str, Any]:
         "delta": plan.target.delta,
         "new_model_only": {"epsilon": finite_or_none(left.new_model.epsilon)},
         "old_and_new_model": {"epsilon": finite_or_none(left.every_model.epsilon)},
-        "curve": [{"rounds": rounds, "epsilon": finite_or_none(value)} for rounds, value in forgetting_curve(plan)],
+        "curve": curve_points(plan),
         "assumptions": list(ASSUMPTIONS),
     }
+
+
+def curve_points(plan: Plan) -> list[dict[str, Any]]:
+    """Return what is left of whoever left last after so many of the plan's rounds."""
+    return [{"rounds": rounds, "epsilon": finite_or_none(value)} for rounds, value in forgetting_curve(plan)]
 
 
 def receipt_page(values: Mapping[str, Any], *, signature: str | None) -> str:
@@ -63,7 +68,9 @@ def receipt_page(values: Mapping[str, Any], *, signature: str | None) -> str:
         table("Names", ("What", "SHA-256"), [("new model", code(values["model"])), ("plan", code(values["plan"]))]),
         paragraph(signed),
     )
-    return column_page("Receipt: forgotten", heading, [_promise(values), _curve(values), _assumed(values), about])
+    return column_page(
+        "Receipt: forgotten", heading, [_promise(values), curve_of(values["curve"]), _assumed(values), about]
+    )
 
 
 def forgotten_section(plan: Plan) -> Markup | None:
@@ -88,7 +95,7 @@ def forgotten_section(plan: Plan) -> Markup | None:
             "this model from one that never saw them, up to these numbers."
         ),
         table(f"What is promised to those who left, at delta {plan.target.delta:g}", heads, rows, numbers=(1, 2)),
-        _curve(values),
+        curve_of(values["curve"]),
         *(paragraph(text) for text in ASSUMPTIONS),
     )
 
@@ -112,9 +119,9 @@ def _promise(values: Mapping[str, Any]) -> Markup:
     )
 
 
-def _curve(values: Mapping[str, Any]) -> Markup | None:
-    """Draw how epsilon fell with every round; nothing where no bound was finite."""
-    points = [(float(one["rounds"]), float(one["epsilon"])) for one in values["curve"] if one["epsilon"] is not None]
+def curve_of(points_of_rounds: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """Draw how epsilon falls with every round; nothing where no bound is finite."""
+    points = [(float(one["rounds"]), float(one["epsilon"])) for one in points_of_rounds if one["epsilon"] is not None]
     if len(points) < 2:
         return None
     last = points[-1]

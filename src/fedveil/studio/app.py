@@ -19,6 +19,7 @@ from fedveil.studio.ask_routes import Asking
 from fedveil.studio.asker import Superseded
 from fedveil.studio.design_routes import Design
 from fedveil.studio.explore import Explore
+from fedveil.studio.forget_routes import Forgetting
 from fedveil.studio.gate import OPEN, Forged, Gate, TooLarge
 from fedveil.studio.layout import failure
 from fedveil.studio.places import Folder
@@ -53,6 +54,7 @@ def application(studio: Studio, port: int) -> Gate:
             Route("/static/{name}", _static),
             *Design(studio).routes(),
             *Asking(studio).routes(),
+            *Forgetting(studio).routes(),
             *Signing(studio).routes(),
             *Runs(studio).routes(),
             *Explore(studio).routes(),

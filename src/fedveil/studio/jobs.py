@@ -130,7 +130,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 def run_state(folder: Path, mine: list[Job]) -> str:
     """Return the state of a run's folder: running, finished, or interrupted (it can go on)."""
     busy = any(
-        job.state == "running" and job.request.get("out") == str(folder) and job.request["kind"] in ("run", "ask")
+        job.state == "running" and job.request.get("out") == str(folder) and job.request["kind"] != "audit"
         for job in mine
     )
     if busy or _in_use(folder / "private" / "lock"):

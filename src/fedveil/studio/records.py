@@ -9,20 +9,24 @@ from fedveil.certificate.certify import certify_written
 from fedveil.certificate.stage_words import SEES
 from fedveil.core.errors import CannotCertify, require
 from fedveil.core.files import PUBLIC, read_file, write_atomically
+from fedveil.core.importing import allowed_now
 from fedveil.engine.ending import written_metrics
+from fedveil.jobs.forget import plan_forgetting, row_numbers, study_of
 from fedveil.ledger.books import Ledger
 from fedveil.ledger.costs import charged
 from fedveil.ledger.odometer import ObserverRow, observers, runs_of
 from fedveil.ledger.place import default_place
 from fedveil.models.metrics import no_better
-from fedveil.planning.plan import Plan, write_plan
+from fedveil.planning.forget_design import begins_with, notes_of
+from fedveil.planning.plan import Plan, why_not_forgotten, write_plan
 from fedveil.planning.promises import ADVERSARIES, promise
 from fedveil.privacy.guarantee import finite_or_none
 from fedveil.release.model import load_model
 from fedveil.release.predicting import predict_file
 from fedveil.signing import FILE, Signature, SigningKey, check_signature, read_key, write_key
 from fedveil.studio.approval import approval_file, read_approval
-from fedveil.studio.places import Folder
+from fedveil.studio.edit import tables_in
+from fedveil.studio.places import Folder, check_paths
 from fedveil.studio.questions import planned_study, read
 from fedveil.version import __version__
 
@@ -177,6 +181,7 @@ def finished_run(out: str, root: str) -> dict[str, Any]:
         "quality": [[key, test[key]] for key in ("accuracy", "auc", "r2", "mae", "rmse") if test.get(key) is not None],
         "records": test.get("records"),
         "useless": no_better(test) if test else None,
+        "unforgettable": why_not_forgotten(plan),
     }
 
 
@@ -187,6 +192,46 @@ def predict(out: str, data: str, file: str, probabilities: bool, root: str) -> d
     target = folder.inside(file, "The predictions")
     written = predict_file(model, data, target, with_probabilities=probabilities)
     return {"file": file, "model": repr(model), **written.as_json()}
+
+
+def to_forget(out: str, rows: str, client: str, epsilon: float, root: str) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a run, and who leaves it, as :func:`fedveil.forget` takes them.
+
+    Its study must lie in the working folder too, with all that it names.
+    """
+    folder = Folder(Path(root), tuple(sorted(allowed_now().names)))
+    run = folder.existing(out, "The run")
+    study = study_of(run)
+    require(folder.holds(study) and study.is_file(), "The run's study", "be in the working folder", study.name)
+    check_paths(tables_in(read_file(study).decode("utf-8-sig")), study.parent, folder)
+    who = {"rows": row_numbers(rows)} if rows else {"client": client}
+    return run, {**who, "epsilon": epsilon, "study": study}
+
+
+def forgetting(out: str, rows: str, client: str, epsilon: float, root: str) -> dict[str, Any]:
+    """Return what forgetting takes and costs, and how epsilon falls; nothing is charged."""
+    from fedveil.report.receipt import curve_of, curve_points  # drawing is slow to import
+
+    run, who = to_forget(out, rows, client, epsilon, root)
+    design = plan_forgetting(run, **who)
+    options = [
+        {
+            "chosen": one is design.chosen,
+            "rounds": one.rounds,
+            "begins": begins_with(one),
+            "epsilon": finite_or_none(one.epsilon),
+            "others": finite_or_none(one.others),
+            "quality": one.quality,
+        }
+        for one in design.options
+    ]
+    again = {
+        "rounds": design.retraining_rounds,
+        "others": finite_or_none(design.retraining_epsilon),
+        "quality": design.retraining_quality,
+    }
+    curve = curve_of(curve_points(design.chosen.plan))
+    return {"options": options, "again": again, "curve": curve or "", "notes": notes_of(design)}
 
 
 def card(out: str, root: str) -> list[str]:

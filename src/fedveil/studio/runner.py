@@ -86,6 +86,26 @@ def ask(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     return {"state": "done"}
 
 
+def forget(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
+    """Forget rows or a client with the function that ``fedveil forget`` calls."""
+    progress.tell(now=True, stage="looking for the rounds that forget them")
+    from fedveil.engine.system import Progress, System
+    from fedveil.jobs import forget as job
+    from fedveil.studio.records import to_forget
+
+    def watch(step: Progress) -> None:
+        epsilon = step.epsilon if math.isfinite(step.epsilon) else None
+        progress.tell(stage="training", round=step.round, total=step.total, rate=step.rate, epsilon=epsilon)
+
+    wish = {name: request[name] for name in ("rows", "client", "epsilon")}
+    folder, who = to_forget(request["of"], root=request["root"], **wish)
+    sign = None if request.get("sign") is None else Path(request["sign"])
+    system = System(tell=lambda words: progress.tell(now=True, stage=words), note=progress.note)
+    resume = bool(request["resume"])
+    job.forget(folder, out=Path(request["out"]), **who, resume=resume, sign=sign, system=system, watch=watch)
+    return {"state": "done"}
+
+
 def audit(request: Mapping[str, Any], progress: ProgressFile) -> dict[str, Any]:
     """Attack a finished run by the command ``fedveil audit``."""
     progress.tell(now=True, stage="attacking the run; this trains it many times over")
@@ -119,7 +139,7 @@ def main(folder: Path, modules: Sequence[str] = ()) -> int:
     progress = ProgressFile(folder / PROGRESS)
     try:
         with allowing(*modules):
-            outcome = {"run": run, "ask": ask, "audit": audit}[request["kind"]](request, progress)
+            outcome = {"run": run, "ask": ask, "forget": forget, "audit": audit}[request["kind"]](request, progress)
     except AlreadyFinished:
         outcome = {"state": "done"}
     except BaseException as error:

@@ -16,6 +16,7 @@ from fedveil.report.markup import Markup, badge, code, concat, note, paragraph, 
 from fedveil.studio import gate, jobs
 from fedveil.studio.approval import approval_words
 from fedveil.studio.edit import tables_in
+from fedveil.studio.forget_routes import begin_again
 from fedveil.studio.jobs import Job
 from fedveil.studio.layout import Frame, address_of, button, chooser, failure, field, hidden_field, link
 from fedveil.studio.places import TABLES, check_paths
@@ -35,6 +36,7 @@ _STATES = {
 }
 _FILES = (
     ("report.html", "Report"),
+    ("receipt.html", "Receipt of who was forgotten"),
     ("card.html", "Card"),
     ("certificate.json", "Certificate"),
     ("bundle.zip", "Model"),
@@ -77,7 +79,7 @@ def runs_page(
 
 def _what(job: Job) -> str:
     out = str(job.request.get("shown", job.request["out"]))
-    return f"{ {'audit': 'attack', 'ask': 'answers'}.get(job.request['kind'], 'run') }: {out}"
+    return f"{ {'audit': 'attack', 'ask': 'answers', 'forget': 'forgetting'}.get(job.request['kind'], 'run') }: {out}"
 
 
 def start_page(
@@ -247,6 +249,14 @@ def finished_page(
             predict,
         ),
         section(
+            "forget",
+            "Forget somebody",
+            paragraph(
+                run["unforgettable"]
+                or ["A record or a client leaves the model: ", link("say who", "/forget", out=out), "."]
+            ),
+        ),
+        section(
             "attack",
             "Attack it",
             paragraph("Attacks train the run many times over, and are held against the certificate."),
@@ -291,7 +301,18 @@ def predicted_view(predictions: Mapping[str, Any], address: str) -> Markup:
 
 # The addresses of runs: start, watch, stop, resume; then report, card, attack and prediction.
 
-_SERVED = ("report.html", "card.html", "card.md", "registry.yaml", "certificate.json", "certificate.sig", "bundle.zip")
+_SERVED = (
+    "report.html",
+    "receipt.html",
+    "receipt.json",
+    "receipt.sig",
+    "card.html",
+    "card.md",
+    "registry.yaml",
+    "certificate.json",
+    "certificate.sig",
+    "bundle.zip",
+)
 _PREDICTIONS = "predictions"
 _ALONE = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -411,6 +432,8 @@ class Runs:
         if "job" in given:
             old = jobs.job_of(self._root, given["job"])
             kind = old.request["kind"]
+            if kind == "forget":
+                return _to("/watch", job=begin_again(self._studio, old.request))
             require(kind in ("run", "ask"), "The job", "be a run or answers to go on with", kind)
             # Named and checked anew: the request is a file of the working folder, which others may have made.
             name_of = self._studio.folder.name
@@ -427,6 +450,10 @@ class Runs:
             )
             return _to("/watch", job=name)
         out = self._studio.folder.existing(given.get("out"), "The run")
+        mine = (job for job in jobs.jobs(self._root) if job.request.get("out") == str(out))
+        forgetting = next((job for job in mine if job.request["kind"] == "forget"), None)
+        if forgetting is not None:
+            return _to("/watch", job=begin_again(self._studio, forgetting.request))
         kind = "ask" if "question" in tables_in(self._studio.study(given.get("study"))[1]) else "run"
         name = self._begin(given.get("study"), out, resume=True, sign=None, on=None, kind=kind)
         return _to("/watch", job=name)

@@ -30,6 +30,7 @@ QUESTIONS: Final = {
     "books": "fedveil.studio.records:books",
     "run": "fedveil.studio.records:finished_run",
     "predict": "fedveil.studio.records:predict",
+    "forgetting": "fedveil.studio.records:forgetting",
     "card": "fedveil.studio.records:card",
     "figure": "fedveil.studio.figures:figure",
     "curve": "fedveil.studio.figures:curve",
