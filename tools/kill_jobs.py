@@ -38,9 +38,9 @@ PLACES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.remove": 0, "os.rmd
 CHANGES = ("BEGIN IMM", "INSERT", "COMMIT", "PRAGMA journal")
 ASKED = "FEDVEIL_KILLS"  # of a started executable: where its steps are, at which it dies, and what its randomness is
 LOADED = (  # before a process is forked for a command: what the commands below load
-    *("cli.entry", "cli.evaluate", "cli.model", "cli.studies", "cli.synthesis"),
-    *("jobs.draft.study", "jobs.entry", "jobs.evaluation", "jobs.local", "jobs.private_personal", "jobs.synthesis"),
-    *("report.page", "report.profile_page", "report.synthesis_page"),
+    *("cli.entry", "cli.evaluate", "cli.forget", "cli.model", "cli.studies", "cli.synthesis"),
+    *("jobs.draft.study", "jobs.entry", "jobs.evaluation", "jobs.forget", "jobs.local", "jobs.private_personal"),
+    *("jobs.synthesis", "report.page", "report.profile_page", "report.receipt", "report.synthesis_page"),
     *(f"stages.train.dpsgd.{part}" for part in ("acts", "answering", "design", "words")),
     *(f"stages.train.hidden.{part}" for part in ("acts", "answering", "design", "words")),
 )
@@ -275,6 +275,7 @@ STUDIES = {
     + CLIENTS
     + DPSGD
     + "[prepare]\nkind = 'private'\n[evaluation]\nprivate = true\nrecords = 'training'\n",
+    "columns": DATA + MODEL + PRIVACY + "[prepare]\nkind = 'private'\n" + ROUNDS,
     "personal": DATA + STATED + HELD + MODEL + PRIVACY + CLIENTS + DPSGD + '[personal]\nways = ["threshold"]\n',
     "canaries": DATA + STATED + MODEL + PRIVACY + DPSGD + "[audit]\ncanaries = 20\n",
     "tune": DATA
@@ -307,6 +308,11 @@ def _study(name: str, command: str = "run", more: tuple[str, ...] = (), ends: tu
     return Job((command, f"{name}.toml", "--out", "out", *more), "model.npz", (*RUN_ENDS, *ends))
 
 
+def _forget(name: str, epsilon: str, *ends: str) -> Job:
+    wish = ("--rows", "3,8", "--study", f"{name}.toml", "--rounds", "4", "--epsilon", epsilon, "--out", "out")
+    return Job(("forget", f"{{{name}}}", *wish), "model.npz", (*RUN_ENDS, *ends, "receipt.json", "receipt.html"))
+
+
 JOBS = {
     "run": _study("run"),
     "parts": _study("parts"),
@@ -320,7 +326,7 @@ JOBS = {
         ("certificate.json", "study.toml", "profile.html"),
     ),
     "evaluate": Job(
-        ("evaluate", "{model}", "people.csv", "--epsilon", "2", "--out", "out"),
+        ("evaluate", "{run}", "people.csv", "--epsilon", "2", "--out", "out"),
         "evaluation.json",
         ("certificate.json",),
     ),
@@ -331,11 +337,14 @@ JOBS = {
     ),
     "torch": _study("torch", "synthesise", ("--rows", "20"), ("generator.json", "synthetic.csv", "synthetic.html")),
     "personalise": Job(
-        ("personalise", "{model}", "--client", "A", "--data", "people.csv", "--way", "threshold", "--out", "out"),
+        ("personalise", "{run}", "--client", "A", "--data", "people.csv", "--way", "threshold", "--out", "out"),
         None,
         ("bundle.zip", "personal.json"),
     ),
+    "forget": _forget("run", "1"),
+    "columns": _forget("columns", "0.01", "preparation.json"),
 }
+MODELS = ("run", "columns")  # studies whose released models some jobs need
 PRIVATE = {"books", "lock", "study", "canaries.json", "personal", "personal.json", "notes", "notes.txt", "metrics.json"}
 SECRETS = {"key", "checkpoint", "answers", "answers_of_preparation", "answers_of_evaluation", "trials"}
 
@@ -434,17 +443,18 @@ class Trials:
     count: int = 0
 
     def job(self, name: str) -> Job:
-        """Return a job with the path of the released model in its words."""
-        one = JOBS[name]
-        return Job(tuple(word.format(model=self.home / "model") for word in one.words), one.released, one.ends)
+        """Return a job with the paths of released models in its words."""
+        one, models = JOBS[name], {study: self.home / f"model-{study}" for study in MODELS}
+        return Job(tuple(word.format(**models) for word in one.words), one.released, one.ends)
 
     def begin(self, names: Sequence[str]) -> None:
-        """Make the model that some jobs need, and run every job once: its steps, and what its two keys give."""
-        origin = self.home / "origin"
-        if not origin.exists():
-            write_inputs(origin)
-            done = self.start(["run", "run.toml", "--out", self.home / "model", "--quiet"], origin)
-            check(done.code == 0, done.err)
+        """Make the models that these jobs need, and run every job once: its steps, and what its two keys give."""
+        for study in MODELS:
+            origin, needed = self.home / f"origin-{study}", any(f"{{{study}}}" in JOBS[name].words for name in names)
+            if needed and not origin.exists():
+                write_inputs(origin)
+                done = self.start(["run", f"{study}.toml", "--out", self.home / f"model-{study}", "--quiet"], origin)
+                check(done.code == 0, done.err)
         for name in names:
             self.whole[name] = {}
             for seed in (

@@ -44,7 +44,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kill_jobs.Trial
         yield kill_jobs.Trials(start, start, tmp_path_factory.mktemp("killed"))
 
 
-SAMPLED = ("run", "prepared", "personal", "tune", "profile", "evaluate", "synthesise", "personalise")
+SAMPLED = ("run", "prepared", "personal", "tune", "profile", "evaluate", "synthesise", "personalise", "columns")
 
 
 @pytest.mark.parametrize("name", SAMPLED)
