@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+import threading
 import zipfile
 from dataclasses import replace
 from itertools import pairwise
@@ -15,9 +17,12 @@ from fedveil.certificate.certify import certify
 from fedveil.core.errors import AlreadyFinished, BadValue
 from fedveil.data.load import Loaded
 from fedveil.data.records import DataShape, Records
+from fedveil.engine.files import _held as lock_is_held
+from fedveil.engine.files import sole_use
 from fedveil.engine.here import Here
 from fedveil.engine.run import run_stages
 from fedveil.engine.study import CellsHere, RowsHere
+from fedveil.engine.system import System
 from fedveil.engine.train import train
 from fedveil.jobs.local import open_any_study
 from fedveil.noise.entropy import Entropy
@@ -274,6 +279,35 @@ def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
     assert (folder / "stopped" / "receipt.html").exists()
     with pytest.raises(AlreadyFinished):
         forget(folder / "first", out=folder / "stopped", resume=True, **wish)  # type: ignore[arg-type]
+
+
+def test_a_request_during_a_run_waits_for_its_end(folder: Path, tmp_path: Path) -> None:
+    run, told, asked = tmp_path / "run", list[str](), threading.Event()
+    shutil.copytree(folder / "first", run)
+    (run / "bundle.zip").rename(tmp_path / "bundle.zip")
+
+    def end() -> None:
+        with sole_use(run / "private"):
+            asked.wait(60)
+        with sole_use(run / "private"):  # a run lets go of its lock between two parts of its work
+            (tmp_path / "bundle.zip").rename(run / "bundle.zip")
+
+    def tell(words: str) -> None:
+        told.append(words)
+        asked.set()
+
+    with pytest.raises(BadValue, match="must hold a finished run, got 'one that was interrupted'"):
+        plan_forgetting(run, rows=[5], epsilon=0.9, rounds=2, study=folder / "study.toml")
+    ending = threading.Thread(target=end)
+    ending.start()
+    while not lock_is_held(run / "private" / "lock"):
+        assert ending.is_alive()
+    design = plan_forgetting(
+        run, rows=[5], epsilon=0.9, rounds=2, study=folder / "study.toml", system=System(tell=tell)
+    )
+    ending.join()
+    assert design.chosen.rounds == 2
+    assert told == [f"waiting for the run in {run} to end"]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedveil.cli.progress import waiting
+from fedveil.cli.progress import Quiet, progress, report_sites
 from fedveil.cli.show import Json, Module, digits, out, rounded_up, show
+from fedveil.cli.studies import telling
 from fedveil.core.errors import require
 from fedveil.jobs.forget import RECEIPT, Aim, ForgetResult, forget, plan_forgetting, row_numbers
 from fedveil.planning.forget_design import ForgetDesign, begins_with, notes_of, table_of
@@ -43,6 +44,7 @@ def forget_units(
     study: Annotated[Path | None, typer.Option("--study", help="The study of the run, if it was moved.")] = None,
     sign: Annotated[Path | None, typer.Option("--sign", help="A key that signs certificate and receipt.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a request that was interrupted.")] = False,
+    quiet: Quiet = False,
     module: Module = None,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +54,8 @@ def forget_units(
     require(as_of is None or expired, "--as-of", "come with --expired", as_of)
     how: dict[str, Any] = {"epsilon": epsilon, "others": others, "rounds": rounds, "keep": keep}
     result: ForgetResult | None = None
-    with waiting("looking for the rounds that forget them", quiet=as_json):
+    with progress(quiet or as_json) as shown:
+        shown.stage("looking for the rounds that forget them")
         if on is not None:
             hint = "The aggregator has no records: a site marks its own in its data file ([left] rows)."
             require(rows is None and records is None, "--on", "go without --rows and --records", str(on), hint)
@@ -62,19 +65,16 @@ def forget_units(
 
             across: dict[str, Any] = {"on": on, "aim": Aim(**how), "site": client, "marked": left, "study": study}
             if target is not None:
-                result = forget_on(folder, out=target, resume=resume, sign=sign, **across)
+                told = report_sites(quiet or as_json)
+                result = forget_on(folder, out=target, resume=resume, sign=sign, watch=shown, tell=told, **across)
             design = plan_forgetting_on(folder, **across) if result is None else result.design
         else:
             require(left is None, "--left", "come with --on", left, "Here, name rows: --rows.")
-            who: dict[str, Any] = {
-                "rows": [] if rows is None else row_numbers(rows),
-                "records": records,
-                "client": client,
-                "study": study,
-            }
-            who["expired"] = as_of or expired
+            numbers = [] if rows is None else row_numbers(rows)
+            who: dict[str, Any] = {"rows": numbers, "records": records, "client": client, "study": study}
+            who |= {"expired": as_of or expired, "system": telling(quiet or as_json, shown.stage)}
             if target is not None:
-                result = forget(folder, out=target, resume=resume, sign=sign, **who, **how)
+                result = forget(folder, out=target, resume=resume, sign=sign, watch=shown, **who, **how)
             design = plan_forgetting(folder, **who, **how) if result is None else result.design
     _show(design, result, as_json)
 

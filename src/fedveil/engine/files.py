@@ -4,7 +4,8 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,11 +20,13 @@ __all__ = [
     "clear_parts",
     "private_folder",
     "sole_use",
+    "wait_for_user",
     "write_atomically",
     "write_notes",
 ]
 
 NOTES = "preparation_notes.json"  # in the private folder
+_PAUSE, _LOOKS = 0.1, 50  # seconds between two looks at a lock; how many find it free before its user has gone
 
 
 class FolderInUse(FedveilError):
@@ -66,6 +69,39 @@ def sole_use(private: Path) -> Iterator[None]:
         with suppress(OSError):
             os.ftruncate(handle, 0)
         os.close(handle)  # the file stays: after removing it, two processes could lock two files of the same name
+
+
+def wait_for_user(
+    private: Path,
+    done: Callable[[], bool],
+    waiting: Callable[[], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait while another process works in a run's folder, until it is ``done`` or has gone; ``waiting`` is told once.
+
+    The lock itself is not touched: to hold it for a moment could stop that process from taking it again. It lets go of
+    it between two parts of its work, so a free lock means an end only after a while.
+    """
+    free, told = 0, False
+    while free < _LOOKS:
+        if _held(private / "lock"):
+            if not told:
+                waiting()
+            free, told = 0, True
+        elif not told or done():
+            return
+        else:
+            free += 1
+        pause(_PAUSE)
+
+
+def _held(lock: Path) -> bool:
+    """Return whether a process holds this lock, as Linux lists them; elsewhere False."""
+    try:
+        mark, listed = f":{lock.stat().st_ino} ", Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return any("FLOCK" in line and mark in line for line in listed.splitlines())
 
 
 def clear_parts(folder: Path) -> None:

@@ -26,9 +26,9 @@ from fedveil.data.load import Loaded, places_of
 from fedveil.data.row_rule import RowRule
 from fedveil.data.sources import read as read_source
 from fedveil.data.spec import Source
-from fedveil.engine.files import PUBLIC, write_atomically
+from fedveil.engine.files import PUBLIC, wait_for_user, write_atomically
 from fedveil.engine.here import KeptHere
-from fedveil.engine.job import Job, Release, Started, conduct
+from fedveil.engine.job import PLAN, Job, Release, Started, conduct
 from fedveil.engine.run import BEFORE, release_of, run_stages
 from fedveil.engine.study import CellsHere, RowsHere
 from fedveil.engine.system import Progress, System
@@ -38,6 +38,7 @@ from fedveil.planning.forget_design import ForgetDesign, Leaving, design_forgett
 from fedveil.planning.plan import Plan
 from fedveil.planning.promises import Forgotten, forgotten
 from fedveil.planning.study import Study
+from fedveil.release.bundle import FILE as BUNDLE
 from fedveil.release.bundle import Bundle
 from fedveil.signing import Signature, SigningKey
 from fedveil.stages.prepare.learned import LearnedRule
@@ -136,6 +137,7 @@ def plan_forgetting(
     others: float | None = None,
     rounds: int | None = None,
     keep: float | None = None,
+    system: System | None = None,
 ) -> ForgetDesign:
     """Return what forgetting would take and cost, without charging anything or touching a record's values.
 
@@ -145,7 +147,8 @@ def plan_forgetting(
 
         design = fedveil.plan_forgetting("results", rows=[17, 41], epsilon=0.1)  # charges nothing
     """
-    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, System())))
+    system = system or System()
+    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)), system)
     return Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
 
 
@@ -184,7 +187,7 @@ def forget(
     key, system, target = signing_key(sign), system or System(), Path(out)
     if resume and (target / f"{RECEIPT}.html").exists():
         raise AlreadyFinished(str(target))
-    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)))
+    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)), system)
     design = Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
     plan = design.chosen.plan
     conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
@@ -247,8 +250,13 @@ def _as_of(given: date | str | bool, system: System) -> date | None:
     return day_of("--as-of", given)
 
 
-def _request(folder: Path, study: Wanted | None, named: _Named) -> Request:
-    """Return who leaves, found in the data of the run."""
+def _request(folder: Path, study: Wanted | None, named: _Named, system: System) -> Request:
+    """Return who leaves, found in the data of the run; a run that is still going on is waited for."""
+    bundle, words = folder / BUNDLE, f"waiting for the run in {folder} to end"
+    wait_for_user(folder / "private", bundle.exists, lambda: system.tell(words))
+    unfinished = (folder / PLAN).exists() and not bundle.exists()
+    hint = "Finish it first, by the command that began it with --resume."
+    require(not unfinished, str(folder), "hold a finished run", "one that was interrupted", hint)
     before = Bundle.read(folder)
     require(before.personal is None, "The model", "be the shared one", "a party's own model")
     opened_study, opened = open_any_study(study_of(folder) if study is None else study)
