@@ -6,6 +6,7 @@ texts.
 """
 
 import csv as text_csv
+import ctypes
 import io
 import json
 import re
@@ -208,12 +209,15 @@ def _respelt(file: _File, words: list[str]) -> list[str]:
 
 @cache
 def _parsing(delimiter: str) -> Any:
-    """Return how rows are parsed, kept as long as Python runs.
+    """Return how rows are parsed; it is kept for ever.
 
     Arrow reads ahead in a thread that may outlive a reader that failed. Were it the last to hold our function, it
-    would need Python to let go of it, and abort the process if Python is just ending.
+    would need Python to let go of it, and abort the process if Python is just ending. So one reference more is counted
+    than there are: Python does not free the options even when it takes its modules apart.
     """
-    return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=_skip_blank)
+    options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=_skip_blank)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(options))
+    return options
 
 
 def _skip_blank(row: Any) -> str:
