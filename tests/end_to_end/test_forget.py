@@ -160,6 +160,20 @@ def test_rounds_that_begin_anew_leave_nothing_and_need_no_noise_to_hide(folder: 
     assert forgotten(again.certificate.plan)[0].new_model.epsilon < 1e-6  # nothing left stays nothing left
 
 
+def test_only_rounds_that_begin_with_zeros_may_be_of_any_kind(folder: Path, tmp_path: Path) -> None:
+    """Nothing is left to contract there, so they are designed as any run is; other rounds must not expand a gap."""
+    more = 'order = "independent"\n[schedule]\nrounds = 20\npasses = 3\nstep_size = 3.0'
+    run_study(study_in(tmp_path, more=more), tmp_path / "first")
+    chosen = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1).chosen
+    run = chosen.plan.run
+    assert (chosen.keep, run.order, run.total <= 20, run.batch < chosen.plan.units) == (0.0, "independent", True, True)
+    assert chosen.others <= promise(chosen.plan.lineage[0], "final-model").epsilon / 2
+    plan = certify(folder / "second", __version__).plan
+    for changes in ({"step_size": 9.0}, {"order": "secret"}, {"batch": 50}):
+        with pytest.raises(BadValue, match=r"forget(\.step_size)? must be"):
+            replace(plan, method=replace(plan.hidden, run=replace(plan.run, **changes)))
+
+
 def test_what_a_preparation_released_stays_when_rounds_begin_anew(tmp_path: Path) -> None:
     study = study_in(tmp_path)
     study.write_text(study.read_text().replace("feature_bound = 2.0\n", "") + "[prepare]\n")

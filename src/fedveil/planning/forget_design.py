@@ -1,9 +1,10 @@
 """How many rounds, with which noise, forget a unit: designed for a target, with what it costs everybody else.
 
-All rounds use all remaining units. The first one begins with a part of the model and carries the noise that hides
-whoever leaves: the smaller the part, the less noise it takes. All rounds after it learn the model back; their own noise
-is what the others are charged for. Where what the run learned about its columns tells too much, rounds that begin with
-zeros learn that again, too. Theory page: forgetting.md.
+Rounds that go on from a part of the model use all remaining units. The first one carries the noise that hides whoever
+leaves: the smaller the part, the less noise it takes. All rounds after it learn the model back; their own noise is what
+the others are charged for. Rounds that begin with zeros leave nothing to hide: they are designed as any run is, for
+what the others may be charged. Where what the first run learned about its columns tells too much, they learn that
+again, too. Theory page: forgetting.md.
 """
 
 import math
@@ -16,9 +17,10 @@ import numpy as np
 
 from fedveil.accounting.grid import choose_grid
 from fedveil.accounting.hidden import per_round
-from fedveil.core.errors import CannotCertify, require
+from fedveil.core.errors import BadValue, CannotCertify, require
 from fedveil.core.values import Vector
 from fedveil.data.records import DataShape
+from fedveil.planning.design import Planned, make_plan, shared_budget
 from fedveil.planning.forgetting import Forgetting
 from fedveil.planning.plan import HeldOutRecords, Plan, why_not_forgotten
 from fedveil.planning.promises import forgotten, promise
@@ -26,12 +28,14 @@ from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.prepare.budget import noisier
 from fedveil.stages.sums import NO_SUMS, NoisySums
 from fedveil.stages.train.base import Setup
+from fedveil.stages.train.hidden.design import HiddenRequest
 from fedveil.stages.train.hidden.method import Hidden
+from fedveil.stages.train.request import ScheduleRequest, Task
 from fedveil.stages.train.yardstick import Yardstick, model_problem
 
 _TRIED: Final = (1, 0.5, 0.25, 0.1, 0.03, 0.01)  # numbers of further rounds, of the most
 _LEAST_TRIED: Final = 20  # so many rounds may be taken however short the run was
-_KEPT: Final = (0.0, 2.0**-6, 2.0**-4, 2.0**-2, 1.0)  # parts of the model that the first further round may begin with
+_KEPT: Final = (2.0**-6, 2.0**-4, 2.0**-2, 1.0)  # parts of the model that the first further round may begin with
 _CHARGES: Final = (0.25, 0.5, 1.0)  # of the most that others may be charged
 _QUESTIONS: Final = 40  # of a search for the noise, at most
 _CLOSE: Final = 0.99  # of what is aimed for, where a search stops
@@ -130,12 +134,16 @@ def design_forgetting(
     counts = dict.fromkeys(max(1, round(most * part)) for part in _TRIED)
     tried = [rounds] if rounds is not None else sorted(counts)
     aim = _Aim(before, leaving, epsilon, _KEPT if keep is None else (keep,))
-    options = [one for count in tried if (one := _option(aim, count, limit, again)) is not None]
+    risk, learnable = expected_risk(before.lineage[0]), _yardstick(before).learnable
+    options: list[Option] = []
+    if keep != 0 and not leaving.cells:
+        options += [one for count in tried if (one := _option(aim, count, limit)) is not None]
+    if not keep:
+        options += _from_zeros(aim, tried[-1], limit, again)
     if not options:
         raise CannotCertify(_out_of_reach(aim, tried[-1], again, limit))
-    risk, learnable = expected_risk(before.lineage[0]), _yardstick(before).learnable
     return ForgetDesign(
-        chosen=min(options, key=lambda one: one.risk),
+        chosen=_chosen(options, learnable),
         options=tuple(options),
         retraining_rounds=before.lineage[0].method.total,
         retraining_epsilon=again,
@@ -153,18 +161,47 @@ class _Aim:
     leaving: Leaving
     epsilon: float
     parts: tuple[float, ...]
-    preparation: NoisySums = NO_SUMS
 
-    def anew(self, times: float) -> "_Aim | None":
-        """Return the same with columns that are learned again, with so many times the first run's noise.
+    @property
+    def first(self) -> Plan:
+        """The plan of the run that all requests go back to."""
+        return self.before.lineage[0]
 
-        None where none were learned, or the rounds are to begin with a part of the model.
-        """
-        first = self.before.lineage[0].preparation
-        if not first or self.parts[0] > 0:
-            return None
-        data = self.before.data if self.leaving.data is None else self.leaving.data
-        return replace(self, parts=(0.0,), preparation=noisier(first, times, data, self.before.target))
+    @property
+    def setup(self) -> Setup:
+        """What those who go on have."""
+        setup, data = self.before.setup, self.leaving.data
+        return setup if data is None else replace(setup, data=data)
+
+    def request(self, method: Hidden, grid: int, preparation: NoisySums = NO_SUMS) -> Plan:
+        """Return the plan of these rounds, after the plan before, without those who leave."""
+        before, leaving = self.before, self.leaving
+        held = before.held_out if before.held_out.public else HeldOutRecords()
+        return replace(
+            before,
+            method=method,
+            grid=grid,
+            preparation=preparation,
+            evaluation=NO_EVALUATION,
+            held_out=replace(held, baselines=False),
+            data=self.setup.data,
+            forgetting=Forgetting(
+                before=before.text(), units=leaving.units, together=leaving.together, away=leaving.away
+            ),
+        )
+
+    def option(self, plan: Plan) -> "Option":
+        """Return what a plan of these rounds leaves, and costs."""
+        risk = expected_risk(plan)
+        return Option(
+            plan=plan,
+            rounds=plan.run.total,
+            keep=plan.hidden.keep,
+            epsilon=forgotten(plan)[-1].new_model.epsilon,
+            others=promise(plan, plan.target.adversary).epsilon,
+            risk=risk,
+            quality=_quality(risk, _yardstick(plan).learnable),
+        )
 
     def going_on(self, rounds: int, keep: float, hiding: float, steady: float) -> Plan | None:
         """Return the plan of so many rounds; None where no grid holds its noise, however evenly it is spread."""
@@ -172,18 +209,71 @@ class _Aim:
         return next((plan for plan in plans if plan is not None), None)
 
 
-def _option(aim: _Aim, rounds: int, limit: float, again: float) -> Option | None:
-    """Return the best of ways to forget in so many rounds: the least charge among those of about the least risk.
+def _chosen(options: Sequence[Option], learnable: float) -> Option:
+    """Return the option of least risk; of those that hardly differ, one that begins with zeros and costs others least.
+
+    That leaves nothing of whoever leaves, and takes the least work.
+    """
+    best = min(one.risk for one in options)
+    zeros = sorted((one for one in options if one.keep == 0), key=lambda one: one.others)
+    near = [one for one in zeros if one.risk <= best + _HARDLY * learnable]
+    chosen = _first_within(near, _ALIKE * learnable)
+    return min(options, key=lambda one: one.risk) if chosen is None else chosen
+
+
+def _from_zeros(aim: _Aim, rounds: int, limit: float, again: float) -> list[Option]:
+    """Return runs of at most so many rounds that begin with zeros, for what the others may be charged, or a part of it.
 
     ``again``: what training again is charged. Columns are learned again only where what was learned of them before
-    tells too much of whoever leaves.
+    tells too much of whoever leaves, or those who go on have no rows.
     """
-    charges = [limit * part for part in _CHARGES]
-    found = [] if aim.leaving.cells else [_least_left(aim, rounds, most) for most in charges]
-    if not any(found):
-        found = [_least_left(anew, rounds, most) for most in charges if (anew := aim.anew(again / most)) is not None]
-    met = [one for one in found if one is not None]
-    return _first_within(met, _ALIKE * _yardstick(aim.before).learnable)
+    before, method = aim.before, replace(aim.first.hidden, start=(), keep=0.0)
+    columns = aim.leaving.cells
+    if aim.first.preparation and aim.leaving.data is None and not columns:
+        left = forgotten(aim.request(method, aim.first.grid))[-1].new_model.epsilon
+        columns = not left <= aim.epsilon
+    options: list[Option] = []
+    for part in sorted(_CHARGES, reverse=True):
+        try:
+            planned, sums = _planned_anew(aim, rounds, limit * part, again / (limit * part) if columns else 0.0)
+            plan = aim.request(replace(planned.plan.hidden, keep=0.0), planned.plan.grid, sums)
+        except (CannotCertify, BadValue):
+            break
+        one = aim.option(plan)
+        if one.epsilon <= aim.epsilon and one.others <= limit:
+            options.append(one)
+        noise = planned.draft.designed.chosen.arriving if planned.draft.designed is not None else math.inf
+        if not 3 * noise <= _ALIKE * _yardstick(before).learnable:  # half of the charge: four times the noise's part
+            break
+    return options
+
+
+def _planned_anew(aim: _Aim, rounds: int, most: float, times: float) -> tuple[Planned, NoisySums]:
+    """Return the run of least risk of at most so many rounds that costs the others at most ``most``; and its sums.
+
+    ``times``: how many times the noise of the first run they have by which columns are learned; 0 where they are not.
+    """
+    first, setup = aim.first, aim.setup
+    passes = min(first.run.passes, rounds)
+    schedule = ScheduleRequest(passes=passes, rounds=max(1, rounds // passes))
+    target = replace(setup.target, epsilon=most)
+    task = Task(data=setup.data, model=setup.model, target=target, schedule=schedule, trust=setup.trust)
+    request = HiddenRequest(order=first.run.order, stopping=first.run.stopping, deal=first.hidden.deal)
+
+    def designed(task: Task) -> Planned:
+        return make_plan(first.name, request, task)
+
+    if not times:
+        return designed(task), NO_SUMS
+    sums = noisier(first.preparation, times, setup.data, setup.target)
+    shared = replace(sums, share=first.preparation.share)  # of this smaller budget
+    return shared_budget(request, task, shared, designed, NO_EVALUATION), sums
+
+
+def _option(aim: _Aim, rounds: int, limit: float) -> Option | None:
+    """Return the best of ways to go on for so many rounds: the least charge among those of about the least risk."""
+    found = [one for part in _CHARGES if (one := _least_left(aim, rounds, limit * part)) is not None]
+    return _first_within(found, _ALIKE * _yardstick(aim.before).learnable)
 
 
 def _first_within(options: Sequence[Option], slack: float) -> Option | None:
@@ -230,10 +320,7 @@ def _hiding(aim: _Aim, rounds: int, keep: float, steady: float) -> Option | None
     plan = aim.going_on(rounds, keep, hiding, steady)
     if plan is None:
         return None
-    epsilon, cost = forgotten(plan)[-1].new_model.epsilon, promise(plan, plan.target.adversary).epsilon
-    risk = expected_risk(plan)
-    quality = _quality(risk, _yardstick(plan).learnable)
-    return Option(plan=plan, rounds=rounds, keep=keep, epsilon=epsilon, others=cost, risk=risk, quality=quality)
+    return aim.option(plan)
 
 
 def _quality(risk: float, learnable: float) -> float:
@@ -262,7 +349,7 @@ def _least(epsilon_at: Callable[[float], float], aim: float) -> float | None:
 def _out_of_reach(aim: _Aim, rounds: int, again: float, others: float) -> str:
     """Return why no noise is enough, how far the rounds get, and what training again costs."""
     keep = aim.parts[0]
-    plan = aim.going_on(rounds, keep, _WIDEST if keep > 0 else 0.0, 1.0)
+    plan = aim.going_on(rounds, keep, _WIDEST, 1.0) if keep > 0 else None
     floor = math.inf if plan is None else forgotten(plan)[-1].new_model.epsilon
     left, first = aim.leaving, aim.before.lineage[0]
     who = "whoever leaves"
@@ -287,8 +374,7 @@ def _going_on(aim: _Aim, rounds: int, keep: float, hiding: float, steady: float,
     ``steady``: of all rounds together, spread so that it disturbs the last model least, though no more unevenly than
     ``evenness`` allows. Steps are the longest that do not expand a gap.
     """
-    before, leaving = aim.before, aim.leaving
-    setup = before.setup if leaving.data is None else replace(before.setup, data=leaving.data)
+    before, setup = aim.before, aim.setup
     run, count = before.run, setup.units
     smoothness, unit = run.smoothness or 0.0, float(before.hidden.noise()[-1])
     bend = smoothness + run.strong_convexity
@@ -312,22 +398,9 @@ def _going_on(aim: _Aim, rounds: int, keep: float, hiding: float, steady: float,
         step_size=step,
         noise_std=tuple(noise.tolist()) if rounds > 1 else float(noise[0]),
     )
-    method = Hidden(run=further, deal=before.hidden.deal, reach=before.radius if keep > 0 else 0.0, keep=keep)
+    method = Hidden(run=further, deal=before.hidden.deal, reach=before.radius, keep=keep)
     exponent = _grid(setup, method)
-    if exponent is None:
-        return None
-    held = before.held_out if before.held_out.public else HeldOutRecords()
-    return replace(
-        before,
-        name=before.name,
-        method=method,
-        grid=exponent,
-        preparation=aim.preparation,
-        evaluation=NO_EVALUATION,
-        held_out=replace(held, baselines=False),
-        data=setup.data,
-        forgetting=Forgetting(before=before.text(), units=leaving.units, together=leaving.together, away=leaving.away),
-    )
+    return None if exponent is None else aim.request(method, exponent)
 
 
 def _grid(setup: Setup, method: Hidden) -> int | None:

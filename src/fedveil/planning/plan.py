@@ -191,20 +191,26 @@ class Plan(Training):
         alike = ("lipschitz", "smoothness", "strong_convexity", "convex", "diameter", "noise", "neighbours")
         same = all(getattr(before.run, name) == getattr(run, name) for name in alike)
         require(same, "forget.before", "have the same constants", before.name)
-        full = run.rounds == 1 and run.order == "public" and run.batch == self.units and run.stopping == "end"
-        require(full, "forget", "be rounds of all units", run.order)
-        # The plan is published with the new model: it bounds the old one, and does not show it.
-        reach = before.radius if self.hidden.keep > 0 else 0.0
-        named = self.hidden.start == () and self.hidden.reach == reach
-        require(named, "forget", "go on from the model of the plan before, without naming it", self.hidden.reach)
-        steepest = float(np.max(per_round(run.step_size, run))) * ((run.smoothness or 0.0) + run.strong_convexity)
-        require(steepest <= 2 + 1e-9, "forget.step_size", "be at most 2/(smoothness + l2)", steepest)  # no gap expands
         bare = not (self.canaries or self.selection)
         require(bare, "forget", "go on without canaries or a search of its own", self.name)
+        # The plan is published with the new model: it bounds the old one, and does not show it.
+        keep, reach = self.hidden.keep, self.hidden.reach
+        named = self.hidden.start == () and reach == (before.radius if keep > 0 else 0.0)
+        require(named, "forget", "go on from the model of the plan before, without naming it", reach)
         if self.preparation:
-            require(self.hidden.keep == 0, "forget.keep", "be 0 where columns are learned again", self.hidden.keep)
+            require(keep == 0, "forget.keep", "be 0 where columns are learned again", keep)
             sums = [_measured(one.preparation) for one in (self, self.lineage[0])]
             require(sums[0] == sums[1], "prepare.name", "list what the first run measured", [one[0] for one in sums[0]])
+        if keep > 0:
+            self._check_contraction()
+
+    def _check_contraction(self) -> None:
+        """Refuse rounds whose maps may expand a gap, where something of the model before is left to be hidden."""
+        run = self.run
+        full = run.rounds == 1 and run.order == "public" and run.batch == self.units and run.stopping == "end"
+        require(full, "forget", "be rounds of all units", run.order)
+        steepest = float(np.max(per_round(run.step_size, run))) * ((run.smoothness or 0.0) + run.strong_convexity)
+        require(steepest <= 2 + 1e-9, "forget.step_size", "be at most 2/(smoothness + l2)", steepest)
 
     @property
     def lineage(self) -> "tuple[Plan, ...]":
