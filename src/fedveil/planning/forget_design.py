@@ -24,6 +24,7 @@ from fedveil.planning.design import Planned, make_plan, shared_budget
 from fedveil.planning.forgetting import Forgetting
 from fedveil.planning.plan import HeldOutRecords, Plan, why_not_forgotten
 from fedveil.planning.promises import forgotten, promise
+from fedveil.privacy.mechanism import LastIterate
 from fedveil.stages.evaluate.statement import NO_EVALUATION
 from fedveil.stages.prepare.budget import noisier
 from fedveil.stages.sums import NO_SUMS, NoisySums
@@ -44,6 +45,7 @@ _EVENNESS: Final = (1e-6, 1e-3, 1.0)  # least weight of a round in the risk, ove
 # Differences of risk, in parts of what there is to learn:
 _ALIKE: Final = 1e-4  # by less, and the others' lower charge decides
 _HARDLY: Final = 5e-3  # by less, and beginning with less of the model decides: it leaves less of whoever leaves
+_SLIGHTLY: Final = 0.02  # the same in parts of the risk itself, where much is left
 _POORER: Final = 0.02  # by more, and training again is the better way
 _WIDEST: Final = 2.0**14  # times the noise of the last round, at most
 
@@ -139,7 +141,8 @@ def design_forgetting(
     if keep != 0 and not leaving.cells:
         options += [one for count in tried if (one := _option(aim, count, limit)) is not None]
     if not keep:
-        options += _from_zeros(aim, tried[-1], limit, again)
+        schedules = _schedules(aim.first.run, tried[-1], exact=rounds is not None)
+        options += _from_zeros(aim, schedules, limit, again)
     if not options:
         raise CannotCertify(_out_of_reach(aim, tried[-1], again, limit))
     return ForgetDesign(
@@ -216,15 +219,28 @@ def _chosen(options: Sequence[Option], learnable: float) -> Option:
     """
     best = min(one.risk for one in options)
     zeros = sorted((one for one in options if one.keep == 0), key=lambda one: one.others)
-    near = [one for one in zeros if one.risk <= best + _HARDLY * learnable]
+    near = [one for one in zeros if one.risk <= best + max(_HARDLY * learnable, _SLIGHTLY * best)]
     chosen = _first_within(near, _ALIKE * learnable)
     return min(options, key=lambda one: one.risk) if chosen is None else chosen
 
 
-def _from_zeros(aim: _Aim, rounds: int, limit: float, again: float) -> list[Option]:
-    """Return runs of at most so many rounds that begin with zeros, for what the others may be charged, or a part of it.
+def _schedules(first: LastIterate, rounds: int, *, exact: bool) -> list[ScheduleRequest]:
+    """Return what is asked of a run that begins with zeros, in order: of at most so many rounds, or exactly so many.
 
-    ``again``: what training again is charged. Columns are learned again only where what was learned of them before
+    A free design is the best if its rounds are few enough; else it has as many passes as the first run, or fewer.
+    """
+    most = min(first.passes, rounds)
+    if exact:
+        passes = max(count for count in range(1, most + 1) if rounds % count == 0)
+        return [ScheduleRequest(passes=passes, rounds=rounds // passes)]
+    return [ScheduleRequest(), ScheduleRequest(passes=most, rounds=rounds // most)]
+
+
+def _from_zeros(aim: _Aim, schedules: Sequence[ScheduleRequest], limit: float, again: float) -> list[Option]:
+    """Return runs that begin with zeros, for what the others may be charged, or a part of it.
+
+    ``schedules``: what is asked of them; the last one has as many rounds as may be. ``again``: what training again is
+    charged. Columns are learned again only where what was learned of them before
     tells too much of whoever leaves, or those who go on have no rows.
     """
     before, method = aim.before, replace(aim.first.hidden, start=(), keep=0.0)
@@ -235,7 +251,7 @@ def _from_zeros(aim: _Aim, rounds: int, limit: float, again: float) -> list[Opti
     options: list[Option] = []
     for part in sorted(_CHARGES, reverse=True):
         try:
-            planned, sums = _planned_anew(aim, rounds, limit * part, again / (limit * part) if columns else 0.0)
+            planned, sums = _planned_anew(aim, schedules, limit * part, again / (limit * part) if columns else 0.0)
             plan = aim.request(replace(planned.plan.hidden, keep=0.0), planned.plan.grid, sums)
         except (CannotCertify, BadValue):
             break
@@ -248,26 +264,32 @@ def _from_zeros(aim: _Aim, rounds: int, limit: float, again: float) -> list[Opti
     return options
 
 
-def _planned_anew(aim: _Aim, rounds: int, most: float, times: float) -> tuple[Planned, NoisySums]:
-    """Return the run of least risk of at most so many rounds that costs the others at most ``most``; and its sums.
+def _planned_anew(
+    aim: _Aim, schedules: Sequence[ScheduleRequest], most: float, times: float
+) -> tuple[Planned, NoisySums]:
+    """Return the run of least risk that costs the others at most ``most``, and the sums by which columns are learned.
 
-    ``times``: how many times the noise of the first run they have by which columns are learned; 0 where they are not.
+    ``times``: how many times the noise of the first run's sums these have; 0 where columns stay as they are.
     """
     first, setup = aim.first, aim.setup
-    passes = min(first.run.passes, rounds)
-    schedule = ScheduleRequest(passes=passes, rounds=max(1, rounds // passes))
     target = replace(setup.target, epsilon=most)
-    task = Task(data=setup.data, model=setup.model, target=target, schedule=schedule, trust=setup.trust)
     request = HiddenRequest(order=first.run.order, stopping=first.run.stopping, deal=first.hidden.deal)
+    sums = noisier(first.preparation, times, setup.data, setup.target) if times else NO_SUMS
 
     def designed(task: Task) -> Planned:
         return make_plan(first.name, request, task)
 
-    if not times:
-        return designed(task), NO_SUMS
-    sums = noisier(first.preparation, times, setup.data, setup.target)
-    shared = replace(sums, share=first.preparation.share)  # of this smaller budget
-    return shared_budget(request, task, shared, designed, NO_EVALUATION), sums
+    def planned(schedule: ScheduleRequest) -> Planned:
+        task = Task(data=setup.data, model=setup.model, target=target, schedule=schedule, trust=setup.trust)
+        if not sums:
+            return designed(task)
+        shared = replace(sums, share=first.preparation.share)  # of this smaller budget
+        return shared_budget(request, task, shared, designed, NO_EVALUATION)
+
+    *free, capped = schedules
+    rounds = (capped.passes or 1) * (capped.rounds if isinstance(capped.rounds, int) else 1)
+    fitting = (one for one in map(planned, free) if one.plan.run.total <= rounds)
+    return next(fitting, None) or planned(capped), sums
 
 
 def _option(aim: _Aim, rounds: int, limit: float) -> Option | None:
