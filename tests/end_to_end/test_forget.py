@@ -24,8 +24,10 @@ from fedveil.engine.run import run_stages
 from fedveil.engine.study import CellsHere, RowsHere
 from fedveil.engine.system import System
 from fedveil.engine.train import train
+from fedveil.jobs.forget import _Named as Named
+from fedveil.jobs.forget import _request as request_of
 from fedveil.jobs.local import open_any_study
-from fedveil.noise.entropy import Entropy
+from fedveil.noise.entropy import KEY_BYTES, Entropy
 from fedveil.planning.promises import _hop as hop
 from fedveil.planning.promises import forgetting_curve, forgotten, mechanism_seen_by, promise
 from fedveil.release.bundle import Bundle
@@ -121,6 +123,23 @@ def test_it_starts_from_the_model_that_was_released(folder: Path) -> None:
         train(plan, records, Entropy.from_seed(1), start=before * 1e6)
 
 
+def fixed(size: int) -> bytes:
+    return bytes(place % 251 for place in range(size))
+
+
+def test_a_request_trains_on_the_records_without_them_from_the_model_before(folder: Path, tmp_path: Path) -> None:
+    wish = {"epsilon": 0.9, "rounds": 4, "keep": 1.0}
+    result = forget(folder / "second", rows=[5], out=tmp_path / "out", system=System(random=fixed), **wish)  # type: ignore[arg-type]
+    request, plan = request_of(folder / "second", None, Named(rows=[5]), System()), result.certificate.plan
+    key = fixed(16 + KEY_BYTES)[16:]
+    entropy = Entropy.from_key(key, context=plan.hash + request.met(plan, key))
+    opened = open_any_study(folder / "study.toml")[1]
+    assert isinstance(opened, Loaded)
+    without = opened.train.without(np.array([2, 4, 16]))  # and those of the request before
+    again = train(plan, without, entropy, start=request.before.parameters).model
+    assert again.tobytes() == Bundle.read(tmp_path / "out").parameters.tobytes()
+
+
 def test_nothing_that_may_be_published_shows_the_model_before(folder: Path) -> None:
     """The promise is about whoever has the new model and not the old one: its files must not give the old one away."""
     before = Bundle.read(folder / "first").parameters
@@ -177,6 +196,9 @@ def test_only_rounds_that_begin_with_zeros_may_be_of_any_kind(folder: Path, tmp_
     for changes in ({"step_size": 9.0}, {"order": "secret"}, {"batch": 50}):
         with pytest.raises(BadValue, match=r"forget(\.step_size)? must be"):
             replace(plan, method=replace(plan.hidden, run=replace(plan.run, **changes)))
+    named = replace(chosen.plan.hidden, start=(0.0,) * chosen.plan.dimension)
+    with pytest.raises(BadValue, match="forget must go on from the model of the plan before, without naming it"):
+        replace(chosen.plan, method=named)
 
 
 def test_what_a_preparation_released_stays_when_rounds_begin_anew(tmp_path: Path) -> None:
@@ -216,6 +238,8 @@ def test_columns_are_learned_again_where_what_was_learned_of_them_tells_too_much
     beside = mechanism_seen_by(plan, "final-model")
     assert beside is not None
     assert gaussian_epsilon(beside.mu, 1e-5) < promise(plan, "final-model").epsilon <= 4.0
+    with pytest.raises(BadValue, match=r"forget\.keep must be 0 where columns are learned again"):
+        replace(plan, method=replace(plan.hidden, keep=0.5, reach=plan.lineage[0].radius))
     learned = [(tmp_path / name / "preparation.json").read_bytes() for name in ("first", "second")]
     assert learned[0] != learned[1]
     assert "learned about the columns" in (tmp_path / "second" / "receipt.html").read_text()
@@ -239,9 +263,10 @@ def test_nothing_of_who_left_is_in_what_is_learned_again(tmp_path: Path) -> None
     opened = open_any_study(study)[1]
     assert isinstance(opened, Unprepared)
     other = replace(opened, columns=changed(opened.columns, row=4))
-    plan = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1).chosen.plan
-    gone, key = np.array([4]), Entropy.from_seed(3)
-    released = [run_stages(plan, CellsHere(one.without(gone), key), Here(plan, key)) for one in (opened, other)]
+    plan, key = plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1).chosen.plan, Entropy.from_seed(3)
+    request = request_of(tmp_path / "first", None, Named(rows=[5]), System())
+    asked = [replace(request, cells=one).remaining(plan, key) for one in (opened, other)]
+    released = [run_stages(plan, one, Here(plan, key)) for one in asked]
     assert released[0]["preparation"].text() == released[1]["preparation"].text()
     assert released[0]["training"].tobytes() == released[1]["training"].tobytes()
     kept = [run_stages(plan, CellsHere(one, key), Here(plan, key)) for one in (opened, other)]
