@@ -186,8 +186,7 @@ def forgetting_curve(plan: Plan) -> tuple[tuple[int, float], ...]:
     before, total = plan.lineage[:-1], plan.run.total
     points = [(0, _kept(before, plan.target.delta, plan.forgetting.together).epsilon)]
     if plan.hidden.keep == 0:  # nothing of the model before is left from the first round on
-        left = _left_behind(plan.lineage, len(before)).epsilon
-        return (*points, *((rounds, left) for rounds in sorted({1, total})))
+        return (*points, (total, _left_behind(plan.lineage, len(before)).epsilon))
     for rounds in sorted({round(total * part) for part in _PARTS_OF_CURVE} - {0}):
         run = plan.run
         steps, noise = (per_round(values, run)[:rounds].tolist() for values in (run.step_size, run.noise_std))

@@ -120,9 +120,9 @@ def _promise(values: Mapping[str, Any]) -> Markup:
 
 
 def curve_of(points_of_rounds: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Draw how epsilon falls with every round; nothing where no bound is finite."""
+    """Draw how epsilon falls with every round; nothing where no bound is finite, or where one round does it all."""
     points = [(float(one["rounds"]), float(one["epsilon"])) for one in points_of_rounds if one["epsilon"] is not None]
-    if len(points) < 2:
+    if len(points) < 3:
         return None
     last = points[-1]
     drawing = lines_chart(
