@@ -45,7 +45,9 @@ _EVENNESS: Final = (1e-6, 1e-3, 1.0)  # least weight of a round in the risk, ove
 # Differences of risk, in parts of what there is to learn:
 _ALIKE: Final = 1e-4  # by less, and the others' lower charge decides
 _HARDLY: Final = 5e-3  # by less, and beginning with less of the model decides: it leaves less of whoever leaves
+_UNSEEN: Final = 1e-3  # by less, and the others' charge decides which way is taken
 _SLIGHTLY: Final = 0.02  # the same in parts of the risk itself, where much is left
+_CHEAP: Final = 1.25  # times the least charge is about as cheap
 _POORER: Final = 0.02  # by more, and training again is the better way
 _WIDEST: Final = 2.0**14  # times the noise of the last round, at most
 
@@ -213,15 +215,15 @@ class _Aim:
 
 
 def _chosen(options: Sequence[Option], learnable: float) -> Option:
-    """Return the option of least risk; of those that hardly differ, one that begins with zeros and costs others least.
+    """Return the option of least risk; of those that hardly differ, one that costs the others about the least.
 
-    That leaves nothing of whoever leaves, and takes the least work.
+    Of these, one that begins with zeros: it leaves nothing of whoever leaves, and takes the least work.
     """
     best = min(one.risk for one in options)
-    zeros = sorted((one for one in options if one.keep == 0), key=lambda one: one.others)
-    near = [one for one in zeros if one.risk <= best + max(_HARDLY * learnable, _SLIGHTLY * best)]
-    chosen = _first_within(near, _ALIKE * learnable)
-    return min(options, key=lambda one: one.risk) if chosen is None else chosen
+    near = [one for one in options if one.risk <= best + max(_UNSEEN * learnable, _SLIGHTLY * best)]
+    cheap = _CHEAP * min(one.others for one in near)
+    alike = [one for one in near if one.others <= cheap]
+    return min([one for one in alike if one.keep == 0] or alike, key=lambda one: one.risk)
 
 
 def _schedules(first: LastIterate, rounds: int, *, exact: bool) -> list[ScheduleRequest]:
