@@ -325,6 +325,7 @@ def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
         forget(folder / "first", out=folder / "stopped", resume=True, **wish)  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux lists who holds a lock")
 def test_a_request_during_a_run_waits_for_its_end(folder: Path, tmp_path: Path) -> None:
     run, told, asked = tmp_path / "run", list[str](), threading.Event()
     shutil.copytree(folder / "first", run)

@@ -96,12 +96,13 @@ def wait_for_user(
 
 
 def _held(lock: Path) -> bool:
-    """Return whether a process holds this lock, as Linux lists them; elsewhere False."""
+    """Return whether the process that the lock names holds it, as Linux lists them; elsewhere False."""
     try:
-        mark, listed = f":{lock.stat().st_ino} ", Path("/proc/locks").read_text(encoding="ascii")
-    except OSError:
+        inode, user = lock.stat().st_ino, lock.read_text(encoding="ascii").strip()
+        listed = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError):
         return False
-    return any("FLOCK" in line and mark in line for line in listed.splitlines())
+    return any(row[1] == "FLOCK" and row[4] == user and row[5].endswith(f":{inode}") for row in listed if len(row) > 5)
 
 
 def clear_parts(folder: Path) -> None:
