@@ -157,7 +157,7 @@ def test_columns_that_sites_learned_together_are_learned_again_without_who_left(
     tmp_path: Path, server: str, leaves: str
 ) -> None:
     trial = trial_in(tmp_path, "")
-    first = first_run(trial, server=server, epsilon=8.0)
+    first = first_run(trial, server=server, epsilon=1.0)
     site, marked = ("north", None) if leaves == "site" else (None, 1)
     request = open_request(first, site, marked, tmp_path / "study.toml", SITES)
     if leaves == "site":
