@@ -132,6 +132,8 @@ def test_the_command_that_tries_a_study_here_gives_the_same_bits(tmp_path: Path)
     assert learned[0] == learned[1]
     rules = [Bundle.read(tmp_path / name).preparation for name in ("here", "there")]
     assert rules[0] == rules[1] is not None
+    notes = [(tmp_path / name / "private" / "study").read_text() for name in ("here", "there")]
+    assert notes == [f"{tmp_path / 'study.toml'}\n"] * 2  # by which a later request finds the data
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))

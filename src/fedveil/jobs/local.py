@@ -393,19 +393,22 @@ def _carried_out(
     system.tell("certifying, and writing the report")
     rule = _learned_rule(folder, loaded) if isinstance(loaded, Unprepared) else loaded.preparation
     with sole_use(folder / "private"):
-        remember_study(study, folder)
-        if found.source is not None and found.source.as_of is not None:
-            write_atomically(folder / "private" / AS_OF, f"{found.source.as_of}\n".encode())
+        remember_study(study, folder, found)
         result = conclude(folder, metrics, key, rule)
         if found.personal:
             personal_models(folder, records_of(folder, loaded))
     return result
 
 
-def remember_study(study: Wanted, folder: Path) -> None:
-    """Note the path of the study file, by which later requests about this run find its data."""
+def remember_study(study: Wanted, folder: Path, read: Study | None = None) -> None:
+    """Note the path of the study file, by which later requests about this run find its data, and the day it states.
+
+    ``read``: what the file states of data, where this process has them.
+    """
     if isinstance(study, str | Path):
         write_atomically(folder / "private" / STUDY, f"{Path(study).absolute()}\n".encode())
+    if read is not None and read.source is not None and read.source.as_of is not None:
+        write_atomically(folder / "private" / AS_OF, f"{read.source.as_of}\n".encode())
 
 
 def ends_of(folder: Path) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ def run_local(
     deal_clients(loaded.train.clients, site_names(sites))
     apart = result.trust.key_holder == "third-party"
     with trial(loaded, folder, sites, system, apart, theirs, engine) as network, network.carrier() as carrier:
-        return federated(
+        finished = federated(
             result,
             folder,
             network.deployment,
@@ -248,6 +248,8 @@ def run_local(
             preparation=rule,
             trace=trace,
         )
+    remember_study(study, folder, result)
+    return finished
 
 
 @contextmanager
