@@ -212,6 +212,12 @@ def test_what_a_preparation_released_stays_when_rounds_begin_anew(tmp_path: Path
     assert chosen.epsilon >= gaussian_epsilon(released.mu, 1e-5)
     with pytest.raises(CannotCertify, match="what the run released about its columns stays"):
         plan_forgetting(tmp_path / "first", rows=[5], epsilon=0.1, keep=1.0)
+    # Rows are made when they are read; those of who left are as blank as if they were made and then blanked.
+    request, key = request_of(tmp_path / "first", None, Named(rows=[5]), System()), Entropy.from_seed(2)
+    lazy = request.remaining(chosen.plan, key).train({})
+    made = request.opened.train.without(np.array([4]))
+    assert lazy.blank.tolist() == made.blank.tolist()
+    assert train(chosen.plan, lazy, key).model.tobytes() == train(chosen.plan, made, key).model.tobytes()
 
 
 def test_what_an_evaluation_counted_is_withdrawn_with_its_model(tmp_path: Path) -> None:

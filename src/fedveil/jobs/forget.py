@@ -23,6 +23,7 @@ from fedveil.core.values import Indices
 from fedveil.data.expiry import by_month, day_of
 from fedveil.data.expiry import expired as expired_on
 from fedveil.data.load import Loaded, places_of
+from fedveil.data.records import Records
 from fedveil.data.row_rule import RowRule
 from fedveil.data.sources import read as read_source
 from fedveil.data.spec import Source
@@ -86,12 +87,13 @@ class Request:
     """Who leaves which run, on which data; ``leaving``: numbers of training records; ``gone``: of earlier ones.
 
     ``who``: the same as the planner needs it. ``expired``: the last day by which all that expired have left, if any.
-    ``opened``: rows, as the run before made them; ``cells``: of what they were made, if their rule was learned.
+    ``opened``: rows, as the run before made them; ``cells``: of what they were made, if their rule was ``learned``.
     """
 
     study: Study
     opened: Loaded
     cells: Unprepared | None
+    learned: LearnedRule | None
     before: Bundle
     source: Path
     leaving: Indices
@@ -108,14 +110,21 @@ class Request:
         """Return the records without those who left: as rows, or as columns whose rule is learned again."""
         if plan.preparation and self.cells is not None:
             return CellsHere(self.cells.without(self.away), entropy)
-        return RowsHere(self.opened, self.opened.train.without(self.away), entropy)
+        return RowsHere(self.opened, self._rows, entropy)
+
+    @property
+    def _rows(self) -> Records:
+        """The rows without those who left; where a rule makes them, they are made when they are read."""
+        if self.cells is not None and self.learned is not None:
+            return self.cells.without(self.away).loaded(self.learned).train
+        return self.opened.train.without(self.away)
 
     def met(self, plan: Plan, key: bytes) -> str:
         """Return the keyed fingerprint of what the noise of a request meets: records, and the model it goes on from."""
         if plan.preparation and self.cells is not None:
             records = self.cells.without(self.away).cells_fingerprint(key)
         else:
-            records = self.opened.train.without(self.away).fingerprint(key)
+            records = self._rows.fingerprint(key)
         return records + hmac.digest(key, self.before.parameters.tobytes(), "sha256").hex()
 
     def rule(self, plan: Plan, folder: Path) -> RowRule | None:
@@ -260,11 +269,10 @@ def _request(folder: Path, study: Wanted | None, named: _Named, system: System) 
     before = Bundle.read(folder)
     require(before.personal is None, "The model", "be the shared one", "a party's own model")
     opened_study, opened = open_any_study(study_of(folder) if study is None else study)
-    loaded = (
-        opened.loaded(LearnedRule.read((_origin(folder) / LEARNED).read_bytes()))
-        if isinstance(opened, Unprepared)
-        else opened
-    )
+    cells = opened if isinstance(opened, Unprepared) else None
+    learned = None if cells is None else LearnedRule.read((_origin(folder) / LEARNED).read_bytes())
+    loaded = opened.loaded(learned) if isinstance(opened, Unprepared) and learned is not None else opened
+    assert isinstance(loaded, Loaded)  # noqa: S101  for the type checker
     _check_day(folder, opened_study)
     plan = before.plan
     hint = "Name the study that the run was of, with the same data: --study."
@@ -277,7 +285,8 @@ def _request(folder: Path, study: Wanted | None, named: _Named, system: System) 
     return Request(
         study=opened_study,
         opened=loaded,
-        cells=opened if isinstance(opened, Unprepared) else None,
+        cells=cells,
+        learned=learned,
         before=before,
         source=folder,
         leaving=leaving,
