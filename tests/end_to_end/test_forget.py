@@ -331,6 +331,43 @@ def test_a_request_that_was_stopped_is_finished_once(folder: Path) -> None:
         forget(folder / "first", out=folder / "stopped", resume=True, **wish)  # type: ignore[arg-type]
 
 
+def test_a_person_leaves_with_all_its_rows(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    names = [f"P{number % 130}" for number in range(400)]
+    rows = [f"{line},{name}" for line, name in zip(lines[1:], names, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join([f"{lines[0]},patient", *rows]) + "\n")
+    named = 'target = "y"\nperson_column = "patient"\nlargest_person = 3'
+    text = study.read_text().replace('target = "y"', named).replace("epsilon = 1.0", 'unit = "person"\nepsilon = 3.0')
+    study.write_text(text)
+    run_study(study, tmp_path / "first")
+    result = forget(tmp_path / "first", persons=["P7", "P20"], epsilon=0.5, rounds=4, out=tmp_path / "second")
+    plan = certify(tmp_path / "second", __version__).plan
+    (left,) = forgotten(plan)
+    assert (left.units, plan.target.unit, result.forgotten.units) == (2, "person", 2)
+    assert left.new_model.epsilon <= 0.5
+    assert promise(plan, "final-model").epsilon <= promise(plan.lineage[0], "final-model").epsilon / 2
+    request = request_of(tmp_path / "first", None, Named(persons=["P7", "P20"]), System())
+    gone = [place for place, name in enumerate(names) if name in ("P7", "P20")]
+    assert np.flatnonzero(request.remaining(plan, Entropy.from_seed(1)).train({}).blank).tolist() == sorted(
+        {*gone, *range(390, 400)}  # the fourth rows of persons, of whom three are used
+    )
+    going_on = plan_forgetting(tmp_path / "first", persons=["P7"], epsilon=2.0, rounds=4, keep=1.0).chosen
+    assert going_on.epsilon <= 2.0 < promise(plan.lineage[0], "final-model").epsilon
+    for wish, sentence in (
+        ({"persons": ["P20"]}, "forgotten already"),
+        ({"persons": ["nobody"]}, "name persons whose records train, got 'nobody'"),
+        ({"rows": [1]}, r"leave a run that protected records, got 'person'\. Name persons: --person"),
+    ):
+        with pytest.raises(BadValue, match=sentence):
+            plan_forgetting(tmp_path / "second", **wish)
+
+
+def test_a_person_of_a_run_that_protected_records_is_unknown(folder: Path) -> None:
+    with pytest.raises(BadValue, match="--person must leave a run that protected persons, got 'record'"):
+        plan_forgetting(folder / "first", persons=["P7"])
+
+
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux lists who holds a lock")
 def test_a_request_during_a_run_waits_for_its_end(folder: Path, tmp_path: Path) -> None:
     run, told, asked = tmp_path / "run", list[str](), threading.Event()

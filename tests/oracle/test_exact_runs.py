@@ -28,6 +28,13 @@ def test_no_exact_run_is_above_its_certificate(order: str, leaves: bool | None) 
 
 
 @pytest.mark.parametrize("order", ["public", "secret", "poisson", "independent"])
+def test_no_group_that_leaves_is_above_its_certificate(order: str) -> None:
+    for run, line, epsilon in random_lines(5, 4, group=2, order=order, leaves=True):
+        certified = account_for(run, epsilon=epsilon, group=2).delta
+        assert certified * (1 + LOOSE[0]) + LOOSE[1] >= line.delta(epsilon), (run, epsilon)
+
+
+@pytest.mark.parametrize("order", ["public", "secret", "poisson", "independent"])
 def test_what_is_left_of_who_leaves_is_near_the_exact_number_for_linear_losses(order: str) -> None:
     ratios = []
     for index in range(24):

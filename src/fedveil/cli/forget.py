@@ -20,6 +20,9 @@ def forget_units(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run, or of the last request.")],
     rows: Annotated[str | None, typer.Option("--rows", help="Rows of the data, from 1, such as 17,41.")] = None,
     records: Annotated[Path | None, typer.Option("--records", help="A file that holds the rows that leave.")] = None,
+    persons: Annotated[
+        list[str] | None, typer.Option("--person", help="A person that leaves, with all its rows; may be repeated.")
+    ] = None,
     client: Annotated[str | None, typer.Option("--client", help="The client that leaves; with --on, the site.")] = None,
     expired: Annotated[
         bool, typer.Option("--expired", help="All whose date in data.expires_column has passed.")
@@ -59,6 +62,7 @@ def forget_units(
         if on is not None:
             hint = "The aggregator has no records: a site marks its own in its data file ([left] rows)."
             require(rows is None and records is None, "--on", "go without --rows and --records", str(on), hint)
+            require(not persons, "--on", "go without --person", str(on))
             hint = 'A site marks those of its own in its data file: [left] expired = "2027-01-31".'
             require(not expired, "--on", "go without --expired", str(on), hint)
             from fedveil.jobs.remote_forget import forget_on, plan_forgetting_on  # Flower is slow to import
@@ -72,7 +76,11 @@ def forget_units(
             require(left is None, "--left", "come with --on", left, "Here, name rows: --rows.")
             numbers = [] if rows is None else row_numbers(rows)
             who: dict[str, Any] = {"rows": numbers, "records": records, "client": client, "study": study}
-            who |= {"expired": as_of or expired, "system": telling(quiet or as_json, shown.stage)}
+            who |= {
+                "persons": persons or [],
+                "expired": as_of or expired,
+                "system": telling(quiet or as_json, shown.stage),
+            }
             if target is not None:
                 result = forget(folder, out=target, resume=resume, sign=sign, watch=shown, **who, **how)
             design = plan_forgetting(folder, **who, **how) if result is None else result.design

@@ -20,6 +20,7 @@ import numpy as np
 from fedveil.core.errors import AlreadyFinished, BadValue, require
 from fedveil.core.strict_json import read_object
 from fedveil.core.values import Indices
+from fedveil.data.cells import canonical
 from fedveil.data.expiry import by_month, day_of
 from fedveil.data.expiry import expired as expired_on
 from fedveil.data.load import Loaded, places_of
@@ -140,6 +141,7 @@ def plan_forgetting(
     study: Wanted | None = None,
     rows: Sequence[int] = (),
     records: str | Path | None = None,
+    persons: Sequence[str] = (),
     client: str | None = None,
     expired: date | str | bool = False,
     epsilon: float = 0.1,
@@ -157,7 +159,7 @@ def plan_forgetting(
         design = fedveil.plan_forgetting("results", rows=[17, 41], epsilon=0.1)  # charges nothing
     """
     system = system or System()
-    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)), system)
+    request = _request(Path(folder), study, _Named(rows, records, persons, client, _as_of(expired, system)), system)
     return Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
 
 
@@ -168,6 +170,7 @@ def forget(
     study: Wanted | None = None,
     rows: Sequence[int] = (),
     records: str | Path | None = None,
+    persons: Sequence[str] = (),
     client: str | None = None,
     expired: date | str | bool = False,
     epsilon: float = 0.1,
@@ -181,9 +184,10 @@ def forget(
 ) -> ForgetResult:
     """Go on from the model in ``folder`` without some units until they are forgotten, into the folder ``out``.
 
-    ``rows``: numbers of rows of the source, from 1; ``records``: a file that holds the same rows; ``client``: a data
-    holder, where the run protected clients; ``expired``: all whose date in the study's expires_column has passed, as of
-    a day, or with True today. ``epsilon``: what is to be left for whoever has only the new model;
+    ``rows``: numbers of rows of the source, from 1; ``records``: a file that holds the same rows; ``persons``: their
+    names in the study's person_column, with all their rows, where the run protected persons; ``client``: a data holder,
+    with all that it has; ``expired``: all whose date in the study's expires_column has passed, as of a day, or with
+    True today. ``epsilon``: what is to be left for whoever has only the new model;
     ``others``: the largest epsilon that everybody else may be charged. ``rounds``, ``keep``: how many, and the part of
     the model that they begin with (1, a half, a quarter, ..., or 0), chosen if left out. ``study``: where the run's own
     is not known.
@@ -196,7 +200,7 @@ def forget(
     key, system, target = signing_key(sign), system or System(), Path(out)
     if resume and (target / f"{RECEIPT}.html").exists():
         raise AlreadyFinished(str(target))
-    request = _request(Path(folder), study, _Named(rows, records, client, _as_of(expired, system)), system)
+    request = _request(Path(folder), study, _Named(rows, records, persons, client, _as_of(expired, system)), system)
     design = Aim(epsilon=epsilon, others=others, rounds=rounds, keep=keep).design(request.before, request.who)
     plan = design.chosen.plan
     conduct(lambda: _job(request, plan, target, system, watch), target, resume=resume, system=system)
@@ -239,16 +243,18 @@ def row_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """Who leaves, in one of four ways; ``expired``: all who have expired by that day."""
+    """Who leaves, in one of five ways; ``expired``: all who have expired by that day."""
 
     rows: Sequence[int] = ()
     records: str | Path | None = None
+    persons: Sequence[str] = ()
     client: str | None = None
     expired: date | None = None
 
     def __post_init__(self) -> None:
-        ways = sum([bool(len(self.rows)), *(one is not None for one in (self.records, self.client, self.expired))])
-        hint = "Name rows, a file of records, a client, or those that have expired."
+        listed = (bool(len(one)) for one in (self.rows, self.persons))
+        ways = sum([*listed, *(one is not None for one in (self.records, self.client, self.expired))])
+        hint = "Name rows, a file of records, persons, a client, or those that have expired."
         require(ways == 1, "forget", "be told who leaves, in one way", f"{ways} ways", hint)
 
 
@@ -306,9 +312,15 @@ def _leaving(plan: Plan, study: Study, loaded: Loaded, named: _Named, gone: Indi
         names = [train.name(index) for index in range(train.clients)]
         require(client in names, "--client", f"be one of {', '.join(names[:12])}", client)
         own = np.flatnonzero(train.owner == names.index(client)).astype(np.int64)
-        return own, Leaving(units=1) if unit == "client" else Leaving(units=own.size, together=own.size)
+        held = own.size if unit == "record" else 1 if unit == "client" else np.unique(_persons(study, loaded)[own]).size
+        return own, Leaving(units=held, together=held)
+    if named.persons:
+        hint = "Name rows or a client: only a run that protected persons knows whose a record is."
+        require(unit == "person", "--person", "leave a run that protected persons", unit, hint)
+        return _leaving_persons(study, loaded, named.persons)
     way = "--rows" if named.expired is None else "--expired"
-    require(unit == "record", way, "leave a run that protected records", unit, "Name a client: --client.")
+    hint = "Name persons: --person." if unit == "person" else "Name a client: --client."
+    require(unit == "record", way, "leave a run that protected records", unit, hint)
     if named.expired is not None:
         places = _expired(loaded, named.expired, gone)
         return places, Leaving(units=int(places.size))
@@ -316,6 +328,35 @@ def _leaving(plan: Plan, study: Study, loaded: Loaded, named: _Named, gone: Indi
     wanted = _matching(study, given) if given is not None else np.array(sorted(set(named.rows)), dtype=np.int64) - 1
     places = places_of(loaded.rows, wanted, "--rows")
     return places, Leaving(units=int(places.size))
+
+
+def _persons(study: Study, loaded: Loaded) -> Indices:
+    """Return a number for the person of each training record."""
+    words, codes = _named_persons(study)
+    return np.unique(np.array(words)[codes[loaded.rows]], return_inverse=True)[1].astype(np.int64)
+
+
+def _named_persons(study: Study) -> tuple[list[str], Indices]:
+    """Return the names of persons, and whose each row of the source is."""
+    source = study.source
+    if source is None:
+        raise BadValue("--person must name persons of a source, and the study names none.")
+    whole, _ = read_source(source, study.base)
+    require(whole.choice.person is not None, "--person", "come with data.person_column", "none")
+    named = whole.texts(whole.choice.person or "").respelt(canonical)
+    return list(named.words), named.codes
+
+
+def _leaving_persons(study: Study, loaded: Loaded, names: Sequence[str]) -> tuple[Indices, Leaving]:
+    """Return all training records of these persons; where the data name clients, one at two of them is two persons."""
+    words, codes = _named_persons(study)
+    places, units = np.zeros(0, dtype=np.int64), 0
+    for name in dict.fromkeys(canonical(one) for one in names):
+        own = np.flatnonzero(np.isin(loaded.rows, np.flatnonzero(codes == words.index(name)) if name in words else []))
+        hint = "Their names stand in data.person_column; held-out records train nothing."
+        require(own.size > 0, "--person", "name persons whose records train", name, hint)
+        places, units = np.union1d(places, own).astype(np.int64), units + np.unique(loaded.train.owner[own]).size
+    return places, Leaving(units=units)
 
 
 def _expired(loaded: Loaded, today: date, gone: Indices) -> Indices:

@@ -72,6 +72,10 @@ def open_request(
     require(path.is_file(), str(folder), "be the aggregator's folder of a run across sites", "no list of its sites")
     plan = bundle.plan
     cells = bool(plan.lineage[0].preparation)
+    hint = "Sites tell how many records leave, not whose they are. Train again without them: fedveil run --on."
+    require(
+        plan.target.unit != "person", "forget --on", "be of a run that protected records or clients", "persons", hint
+    )
     said = {name: Content.read(block) for name, block in Content.read(path.read_bytes()).blocks.items()}
     whole, away = consortium(said), plan.forgetting.away
     if site is None:

@@ -283,7 +283,7 @@ def _planned_anew(
 
     def planned(schedule: ScheduleRequest) -> Planned:
         task = Task(data=setup.data, model=setup.model, target=target, schedule=schedule, trust=setup.trust)
-        if not sums:
+        if not sums and target.unit != "person":
             return designed(task)
         shared = replace(sums, share=first.preparation.share)  # of this smaller budget
         return shared_budget(request, task, shared, designed, NO_EVALUATION)

@@ -388,8 +388,6 @@ def why_not_forgotten(plan: Plan) -> str:
     retrain = f"Train again without it (fedveil run): that costs {price}."
     if plan.method.kind != Hidden.kind:
         return f"It is proved for hidden training alone, not for {plan.method.kind}. {retrain}"
-    if plan.target.unit == "person":
-        return f"Records leave one by one, and persons were promised their protection. {retrain}"
     if plan.selection or plan.canaries:
         return f"A search and canaries have no single run that could go on. {retrain}"
     if not plan.private:

@@ -201,8 +201,16 @@ def _left_behind(lineage: Sequence[Plan], place: int) -> Answer:
 
     The unit leaves run after run (hops): each hop is the run that used it, followed by all later rounds, which did not
     or which use it alike on both sides. Hops of (e_i, d_i) add up, in either direction, to their sum E and to at most
-    exp(E) times the sum of d_i. Theory page: forgetting.md.
+    exp(E) times the sum of d_i. Whoever also has the models before learns no less, so what is promised against them
+    holds as well. Theory page: forgetting.md.
     """
+    added, together = _hops(lineage, place), lineage[place].forgetting.together
+    kept = _kept(lineage[:place], lineage[-1].target.delta, together)
+    return added if added.epsilon <= kept.epsilon else kept
+
+
+def _hops(lineage: Sequence[Plan], place: int) -> Answer:
+    """Return the sum of all hops of a unit that leaves run after run."""
     delta, grid = lineage[-1].target.delta, _joint_grid(lineage)
     together, reserved = lineage[place].forgetting.together, 0.0
     for _ in range(_TRIES):
