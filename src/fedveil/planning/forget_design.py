@@ -475,7 +475,7 @@ def _yardstick(plan: Plan) -> Yardstick:
 
 def later_requests(plan: Plan) -> str:
     """Return one sentence: whether units of a run that is planned can be forgotten by further rounds."""
-    who = {"client": "a client"}.get(plan.target.unit, "a record")
+    who = f"a {plan.target.unit}"
     why = why_not_forgotten(plan)
     if why:
         return f"Erasure: no further round can make this run forget {who}. {why}"
