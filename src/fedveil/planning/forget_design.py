@@ -242,8 +242,8 @@ def _from_zeros(aim: _Aim, schedules: Sequence[ScheduleRequest], limit: float, a
     """Return runs that begin with zeros, for what the others may be charged, or a part of it.
 
     ``schedules``: what is asked of them; the last one has as many rounds as may be. ``again``: what training again is
-    charged. Columns are learned again only where what was learned of them before
-    tells too much of whoever leaves, or those who go on have no rows.
+    charged. Columns are learned again only where what was learned of them before tells too much of whoever leaves, or
+    those who go on have no rows.
     """
     before, method = aim.before, replace(aim.first.hidden, start=(), keep=0.0)
     columns = aim.leaving.cells
@@ -285,7 +285,7 @@ def _planned_anew(
         task = Task(data=setup.data, model=setup.model, target=target, schedule=schedule, trust=setup.trust)
         if not sums and target.unit != "person":
             return designed(task)
-        shared = replace(sums, share=first.preparation.share)  # of this smaller budget
+        shared = replace(sums, share=first.preparation.share) if sums else NO_SUMS  # of this smaller budget
         return shared_budget(request, task, shared, designed, NO_EVALUATION)
 
     *free, capped = schedules
