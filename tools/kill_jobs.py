@@ -275,7 +275,11 @@ STUDIES = {
     + CLIENTS
     + DPSGD
     + "[prepare]\nkind = 'private'\n[evaluation]\nprivate = true\nrecords = 'training'\n",
-    "columns": DATA + MODEL + PRIVACY + "[prepare]\nkind = 'private'\n" + ROUNDS,
+    "columns": DATA
+    + MODEL
+    + PRIVACY
+    + "[prepare]\nkind = 'private'\n[algorithm]\nkind = 'hidden'\norder = 'public'\n"
+    + ROUNDS.replace("rounds = 3", "rounds = 1"),
     "personal": DATA + STATED + HELD + MODEL + PRIVACY + CLIENTS + DPSGD + '[personal]\nways = ["threshold"]\n',
     "canaries": DATA + STATED + MODEL + PRIVACY + DPSGD + "[audit]\ncanaries = 20\n",
     "tune": DATA
