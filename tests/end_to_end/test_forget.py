@@ -34,6 +34,7 @@ from fedveil.release.bundle import Bundle
 from fedveil.report.receipt import receipt_of
 from fedveil.stages.prepare.columns import Columns
 from fedveil.stages.prepare.loading import Unprepared
+from fedveil.stages.train.hidden.steps import begun
 from fedveil.theory.concentrated import gaussian_epsilon
 from fedveil.version import __version__
 
@@ -173,6 +174,8 @@ def test_rounds_that_begin_anew_leave_nothing_and_need_no_noise_to_hide(folder: 
     result = forget(folder / "first", rows=[3, 17], epsilon=0.4, rounds=8, keep=0.0, out=folder / "anew")
     plan, noise = result.certificate.plan, result.certificate.plan.hidden.noise()
     assert result.forgotten.new_model.epsilon < 1e-6
+    first = begun(plan, Bundle.read(folder / "first").parameters)
+    assert first.tobytes() == np.zeros(plan.dimension).tobytes()  # no sign of the old model either
     assert noise[0] < 1.5 * noise[1]
     assert result.forgotten.every_model.epsilon == promise(plan.lineage[0], "final-model").epsilon
     again = forget(folder / "anew", rows=[5], epsilon=0.4, rounds=2, out=folder / "later")

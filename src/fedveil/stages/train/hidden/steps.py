@@ -81,7 +81,7 @@ def begun(plan: Training, models: Vector) -> Vector:
     longest = float(np.max(np.linalg.norm(np.atleast_2d(models), axis=1)))
     fits = bool(method.start) or method.keep == 0 or longest <= method.reach * (1 + 1e-9)
     require(fits, "The model", "be one that the plan goes on from", longest)
-    return np.asarray(np.rint(method.keep * models / 2.0**plan.grid))
+    return np.asarray(np.rint(method.keep * models / 2.0**plan.grid) + 0.0)  # -0.0 would tell the sign of what is gone
 
 
 def model_of(rule: Rule, state: State) -> Vector:
